@@ -1,0 +1,45 @@
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements-dev.lock
+FOLDERS := adapters domain migrations projections
+
+.DEFAULT_GOAL := ready
+.PHONY: ready view lock clean
+
+ready: $(READY) view
+
+# PYTHON=/some/python chooses the interpreter; otherwise the first that is 3.11 or newer.
+$(READY): $(LOCK) pyproject.toml
+	@found=; \
+	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "lockledger needs Python 3.11 or newer; python3 here is: $$(python3 --version 2>&1 || true)." >&2; \
+	  echo "Install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; \
+	fi; \
+	[ -x $(BIN)/python ] || $$found -m venv $(VENV) || { \
+	  echo "$$found cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r $(LOCK)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Type checkers cannot follow the editable install, so they read the folders through symlinks.
+view:
+	@rm -rf .view && mkdir -p .view/lockledger
+	@for entry in lockledger/* $(FOLDERS); do \
+	  case $$entry in */__pycache__) ;; *) ln -s ../../$$entry .view/lockledger/ ;; esac; \
+	done
+
+lock:
+	@rm -rf .venv-lock
+	python3 -m venv .venv-lock
+	.venv-lock/bin/python -m pip install -qq --disable-pip-version-check uv
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --custom-compile-command "make lock" --extra cli --group dev --output-file $(LOCK) pyproject.toml
+	@rm -rf .venv-lock
+
+clean:
+	rm -rf $(VENV) .view .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

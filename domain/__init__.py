@@ -1,0 +1,1 @@
+"""The rules: keys, events, the Lock aggregate, errors, policy. No input or output."""

@@ -1,0 +1,1 @@
+"""Business locks as immutable events, inside the database and transaction of the host."""

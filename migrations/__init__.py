@@ -1,0 +1,1 @@
+"""The Alembic environment that brings a database to the schema of this release."""
