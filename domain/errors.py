@@ -1,0 +1,250 @@
+"""Everything the library refuses or reports. One root; each class makes its sentence from facts, with the remedy in it."""
+
+from datetime import datetime
+from typing import Any, Self
+
+from lockledger.domain.holds import EndedBy, Hold
+
+_SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """A value as an error message may show it: escaped, and cut when it is long."""
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}… ({len(value)} characters)" if isinstance(value, str) else f"{text[:_SHOWN]}…"
+
+
+def _instant(instant: datetime | None) -> str:
+    return "no expiry" if instant is None else instant.isoformat()
+
+
+def _whose(hold: Hold) -> str:
+    until = "without expiry" if hold.expires_at is None else f"until {_instant(hold.expires_at)}"
+    return f"held by {shown(hold.holder)} since {_instant(hold.taken_at)} {until}, token {hold.token}"
+
+
+def _restored(kind: type["LockLedgerError"], args: tuple[Any, ...], facts: dict[str, Any]) -> "LockLedgerError":
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
+
+class LockLedgerError(Exception):
+    """The root of all errors of this library. `code` is stable; the facts are attributes; pickling keeps them."""
+
+    code = "LOCK_LEDGER_ERROR"
+    key: str | None = None
+    current: Hold | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+    def noted(self, text: str) -> Self:
+        """The same error with a note for the reader of a traceback."""
+        self.add_note(text)
+        return self
+
+
+class LockedByOther(LockLedgerError):
+    """A live hold stands in the way; `current` is that hold. `same_holder`: it is the caller's own (`if_mine="refuse"`)."""
+
+    code = "LOCKED_BY_OTHER"
+
+    def __init__(self, key: str, current: Hold, *, same_holder: bool = False) -> None:
+        self.key, self.current, self.same_holder = key, current, same_holder
+        which = "" if current.key == key else f", because {shown(current.key)} is"
+        whose = "already yours: " if same_holder else ""
+        super().__init__(f"{shown(key)} cannot be taken{which or ':'} {whose}{_whose(current)}")
+
+
+class HoldChanged(LockLedgerError):
+    """The lock is not at the token its caller saw. `current` is the live hold, `None` when there is none (token 0)."""
+
+    code = "HOLD_CHANGED"
+
+    def __init__(self, key: str, current: Hold | None, *, expected_token: int) -> None:
+        self.key, self.current, self.expected_token = key, current, expected_token
+        actual = "free (token 0)" if current is None else _whose(current)
+        super().__init__(f"{shown(key)} was expected at token {expected_token} but is {actual}; look again and decide anew")
+
+
+class NotHolding(LockLedgerError):
+    """The caller does not hold what it wants to release, extend or guard."""
+
+    code = "NOT_HOLDING"
+
+
+class NotLockHolder(NotHolding):
+    """Another holder has the live hold, `current`."""
+
+    code = "NOT_LOCK_OWNER"
+
+    def __init__(self, key: str, current: Hold, *, holder: str) -> None:
+        self.key, self.current, self.holder = key, current, holder
+        super().__init__(f"{shown(key)} is not held by {shown(holder)}: {_whose(current)}")
+
+
+class NotHeld(NotHolding):
+    """Nobody holds the lock now."""
+
+    code = "NOT_HELD"
+
+    def __init__(self, key: str, *, holder: str) -> None:
+        self.key, self.holder = key, holder
+        super().__init__(f"{shown(key)} is not held by anyone, so not by {shown(holder)} either; take it first")
+
+
+class HoldLost(NotHolding):
+    """The hold with this token is over: how, when, by whom and why. All null when the holder never had such a hold.
+
+    An expiry is by nobody, at the instant the hold ran out. `current` is whoever holds the lock now.
+    """
+
+    code = "HOLD_LOST"
+
+    def __init__(
+        self,
+        key: str,
+        current: Hold | None,
+        *,
+        holder: str,
+        token: int,
+        ended_by: EndedBy | None = None,
+        ended_at: datetime | None = None,
+        ended_by_actor: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self.key, self.current, self.holder, self.token = key, current, holder, token
+        self.ended_by, self.ended_at = ended_by, ended_at
+        self.ended_by_actor, self.reason = ended_by_actor, reason
+        super().__init__(f"{shown(key)}: {self._end()}; it is {'free' if current is None else _whose(current)} now")
+
+    def _end(self) -> str:
+        if self.ended_by is None or self.ended_at is None:
+            return f"{shown(self.holder)} never had a hold with token {self.token}"
+        how = {
+            "release": "was released",
+            "forced": "was released by force",
+            "takeover": "was taken over",
+            "expiry": "ran out",
+        }[self.ended_by]
+        who = "" if self.ended_by_actor is None else f" by {shown(self.ended_by_actor)}"
+        why = "" if self.reason is None else f" ({shown(self.reason)})"
+        return f"the hold of {shown(self.holder)} with token {self.token} {how}{who} at {_instant(self.ended_at)}{why}"
+
+
+class NotLockable(LockLedgerError):
+    """Raised by a host's policy: this may not be taken now. `code` may be the host's own."""
+
+    code = "NOT_LOCKABLE"
+
+    def __init__(self, message: str = "the policy refuses this take", *, code: str | None = None, key: str | None = None):
+        self.key = key
+        if code is not None:
+            self.code = code
+        super().__init__(message)
+
+
+class InvalidKey(LockLedgerError, ValueError):
+    """A key outside the limits: 1 to 255 characters, NFC, no surrounding white space, no control or surrogate."""
+
+    code = "INVALID_KEY"
+
+
+class InvalidHolder(LockLedgerError, ValueError):
+    """A holder or actor outside the limits, which are those of a key."""
+
+    code = "INVALID_HOLDER"
+
+
+class InvalidTtl(LockLedgerError, ValueError):
+    """A ttl that is zero, negative, not finite, in the past, or longer than 100 years."""
+
+    code = "INVALID_TTL"
+
+
+class InvalidReason(LockLedgerError, ValueError):
+    """A reason that is missing where one is mandatory, too long, or holds control characters."""
+
+    code = "INVALID_REASON"
+
+
+class InvalidMetadata(LockLedgerError, ValueError):
+    """Metadata that is not a JSON object within the limits."""
+
+    code = "INVALID_METADATA"
+
+
+class ConcurrencyConflict(LockLedgerError):
+    """The database gave up on this transaction (deadlock, serialization failure, lock or busy timeout).
+
+    Nothing was changed. The driver's error is the cause. In a caller's transaction that transaction is lost; run it again.
+    """
+
+    code = "CONCURRENCY_CONFLICT"
+
+    def __init__(self, what: str, *, key: str | None = None, remedy: str = "run the transaction again") -> None:
+        self.key = key
+        super().__init__(f"{what}; nothing was changed: {remedy}")
+
+
+class OutcomeUnknown(LockLedgerError):
+    """The connection was lost while a change was being committed: it may or may not have been made.
+
+    Repeating a take, release or takeover is safe; or ask `holder_of` first.
+    """
+
+    code = "OUTCOME_UNKNOWN"
+
+    def __init__(self, *, key: str | None = None) -> None:
+        self.key = key
+        about = "" if key is None else f" of {shown(key)}"
+        super().__init__(
+            f"the connection was lost while the change{about} was being committed: it may or may not have been made;"
+            " repeat the call (repeating is safe) or ask who holds it"
+        )
+
+
+class SchemaMismatch(LockLedgerError):
+    """The database's schema is missing, older or newer than this library. `found` is `None` when it is missing."""
+
+    code = "SCHEMA_MISMATCH"
+
+    def __init__(self, found: str | None, expected: str, *, schema: str | None = None) -> None:
+        self.found, self.expected, self.schema = found, expected, schema
+        where = "" if schema is None else f" in schema {shown(schema)}"
+        if found is None:
+            what, remedy = f"lockledger's tables are missing{where}", "run `lockledger migrate` (or `ledger.migrate()`)"
+        elif found < expected:
+            what = f"lockledger's tables{where} are at version {shown(found)}, older than {expected}, which this library needs"
+            remedy = "run `lockledger migrate` (or `ledger.migrate()`)"
+        else:
+            what = f"lockledger's tables{where} are at version {shown(found)}, which this library ({expected}) does not know"
+            remedy = "install the lockledger that made them; `lockledger migrate` of that version is ahead of this one"
+        super().__init__(f"{what}; {remedy}")
+
+
+class EventFormatMismatch(SchemaMismatch):
+    """A stored event was written in a newer format than this library reads."""
+
+    code = "EVENT_FORMAT_MISMATCH"
+
+    def __init__(self, topic: str, found: int, known: int) -> None:
+        self.found, self.expected, self.schema = str(found), str(known), None
+        LockLedgerError.__init__(
+            self,
+            f"a stored {topic} has format version {found}, this library reads up to {known}; upgrade lockledger here",
+        )
+
+
+class TamperedLedger(LockLedgerError):
+    """Stored events and what was derived from them disagree: somebody changed rows behind the ledger's back."""
+
+    code = "TAMPERED_LEDGER"
+
+    def __init__(self, key: str | None, what: str) -> None:
+        self.key = key
+        about = "the ledger" if key is None else shown(key)
+        super().__init__(f"{about}: {what}; nothing was changed: run `lockledger doctor` and look into the database's logs")

@@ -1,0 +1,104 @@
+"""Keys and holders: exact texts, compared code point by code point, the same on every database."""
+
+from enum import Enum
+from unicodedata import category, is_normalized
+from uuid import UUID, uuid5
+
+from lockledger.domain.errors import InvalidHolder, InvalidKey, shown
+
+MAX_LENGTH = 255
+SEPARATOR = ":"
+_AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
+NAMESPACE = UUID("5f0c3a4e-8f0e-5d0b-9a3c-6c6f636b6c64")
+
+
+def fault_of(text: str) -> str | None:
+    """Why a text can be neither key nor holder, or `None` when it can."""
+    if not text:
+        return "is empty"
+    if len(text) > MAX_LENGTH:
+        return f"has {len(text)} characters, at most {MAX_LENGTH} are allowed"
+    if text != text.strip():
+        return "is surrounded by white space; strip it"
+    if text.isascii() and text.isprintable():
+        return None
+    for character in text:
+        if category(character) in ("Cc", "Cs"):
+            return f"holds the control character or surrogate {ascii(character)}; remove it"
+    if not is_normalized("NFC", text):
+        return "is not in Unicode normal form C; use unicodedata.normalize('NFC', …)"
+    return None
+
+
+def _exact(value: str, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__} {shown(value)}; write str(…) or lock_key(…)")
+    return value if type(value) is str else str.__str__(value)
+
+
+def check_key(key: str) -> str:
+    """The key as plain `str`. Raises `InvalidKey` for a text outside the limits, `TypeError` for anything but a text."""
+    key = _exact(key, "a key")
+    if fault := fault_of(key):
+        raise InvalidKey(f"the key {shown(key)} {fault}")
+    return key
+
+
+def check_holder(holder: str, *, what: str = "holder") -> str:
+    """The holder or actor as plain `str`; the limits are a key's. Raises `InvalidHolder` or `TypeError`."""
+    holder = _exact(holder, f"{'an' if what == 'actor' else 'a'} {what}")
+    if fault := fault_of(holder):
+        raise InvalidHolder(f"the {what} {shown(holder)} {fault}")
+    return holder
+
+
+def check_ledger_name(name: str) -> str:
+    """The ledger's name as plain `str`; the limits are a key's. Raises `ValueError` or `TypeError`."""
+    name = _exact(name, "a ledger's name")
+    if fault := fault_of(name):
+        raise ValueError(f"the ledger's name {shown(name)} {fault}")
+    return name
+
+
+def lock_key(*parts: str | int | UUID | Enum) -> str:
+    """Builds a key from parts, `lock_key("round", 5)` is `round:5`; the same in every process.
+
+    Parts are str, int, UUID or an enum of these. Anything else is a `TypeError` (its text may differ from process to
+    process); an empty part, or one with `:` inside, is an `InvalidKey`.
+    """
+    if not parts:
+        raise InvalidKey("a key needs at least one part")
+    return check_key(SEPARATOR.join(_part(part) for part in parts))
+
+
+def _part(part: object) -> str:
+    value = part.value if isinstance(part, Enum) else part
+    if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+        raise TypeError(
+            f"a part of a key must be str, int, UUID or an enum of these, not {type(value).__name__} {shown(value)};"
+            " pass the id that stays the same in every process"
+        )
+    text = value if isinstance(value, str) else str(value)
+    if not text or SEPARATOR in text:
+        raise InvalidKey(f"the part {shown(text)} of a key must be non-empty and without {SEPARATOR!r}")
+    return text
+
+
+def lock_id(ledger: str, key: str) -> UUID:
+    """The id of the lock: name-based, of ledger name and key, nested so that ("a", "b:c") and ("a:b", "c") differ."""
+    return uuid5(uuid5(NAMESPACE, ledger), key)
+
+
+def range_under(key: str) -> tuple[str, str]:
+    """The keys strictly under `key` are those in [first, second), in code point order."""
+    return key + SEPARATOR, key + _AFTER_SEPARATOR
+
+
+def range_of_prefix(prefix: str) -> tuple[str, str | None]:
+    """The keys that begin with `prefix` are those in [first, second), in code point order; `None`: no upper end."""
+    for length in range(len(prefix), 0, -1):
+        code = ord(prefix[length - 1])
+        if code < 0x10FFFF:
+            following = 0xE000 if code == 0xD7FF else code + 1
+            return prefix, prefix[: length - 1] + chr(following)
+    return prefix, None

@@ -1,0 +1,74 @@
+"""Metadata: a JSON object that travels with an event and takes part in no comparison."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+
+from lockledger.domain.errors import InvalidMetadata, shown
+from lockledger.domain.holds import Metadata
+
+MAX_METADATA_BYTES = 8 * 1024
+MAX_METADATA_DEPTH = 32
+
+
+def check_metadata(metadata: Mapping[str, object] | None) -> Metadata:
+    """A plain copy of the metadata; `{}` for `None`.
+
+    A JSON object with `str` keys, no NaN or infinity, no NUL or lone surrogate, nested at most 32 levels deep, at most
+    8,192 bytes as canonical JSON in UTF-8. Raises `InvalidMetadata`; `TypeError` when it is no mapping.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a mapping, not {type(metadata).__name__} {shown(metadata)}")
+    if not metadata:
+        return {}
+    plain = _plain_object(metadata, 1)
+    try:
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except ValueError as error:  # an int with more digits than Python converts
+        raise InvalidMetadata(f"metadata cannot be written as JSON: {error}") from error
+    size = len(canonical.encode())
+    if size > MAX_METADATA_BYTES:
+        raise InvalidMetadata(f"metadata takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed; store a reference")
+    return plain
+
+
+def _plain_object(value: Mapping[str, object], depth: int) -> Metadata:
+    plain: Metadata = {}
+    for name, item in value.items():
+        if not isinstance(name, str):
+            raise InvalidMetadata(f"metadata keys must be str, not {type(name).__name__} {shown(name)}")
+        plain[_plain_text(name)] = _plain(item, depth)
+    return plain
+
+
+def _plain(value: object, depth: int) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _plain_text(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidMetadata(f"metadata holds {value!r}, which JSON cannot express; use None or a text")
+        return float(value)
+    if depth >= MAX_METADATA_DEPTH:
+        raise InvalidMetadata(f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        return _plain_object(value, depth + 1)
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    raise InvalidMetadata(
+        f"metadata holds a {type(value).__name__} {shown(value)}; only JSON values are allowed: write str(…) of it"
+    )
+
+
+def _plain_text(text: str) -> str:
+    plain = str.__str__(text)
+    if plain.isascii() and "\0" not in plain:
+        return plain
+    if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):
+        raise InvalidMetadata(f"metadata holds the text {shown(plain)} with a NUL or a lone surrogate; remove it")
+    return plain

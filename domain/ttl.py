@@ -1,0 +1,58 @@
+"""Time to live: seconds, a duration, or an instant. Zero is never "default", "forever" or "delete"."""
+
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+
+from lockledger.domain.errors import InvalidTtl, shown
+
+Ttl = float | int | timedelta | datetime | None
+CheckedTtl = timedelta | datetime | None
+MAX_TTL = timedelta(days=36525)  # 100 years
+_LIMIT = "it must be more than 0 and at most 100 years"
+
+
+def check_ttl(ttl: Ttl, now: datetime) -> CheckedTtl:
+    """The ttl as a duration or an aware UTC instant; `None` never expires.
+
+    Checks type, sign and size; an instant is held against `now` for its size only. Whether it has passed is judged
+    where a hold would begin or move. Raises `InvalidTtl`, or `TypeError` for another type (`bool` included).
+    """
+    if ttl is None:
+        return None
+    if isinstance(ttl, datetime):
+        return _check_instant(ttl, now)
+    if isinstance(ttl, timedelta):
+        length = ttl
+    elif isinstance(ttl, bool) or not isinstance(ttl, int | float):
+        raise TypeError(f"a ttl is seconds (int or float), a timedelta, an aware datetime or None, not {shown(ttl)}")
+    elif not isfinite(ttl) or ttl <= 0 or ttl > MAX_TTL.total_seconds():
+        raise InvalidTtl(f"a ttl of {shown(ttl)} seconds: {_LIMIT}; None means that the hold never expires")
+    else:
+        length = timedelta(seconds=ttl)
+    if not timedelta(0) < length <= MAX_TTL:
+        raise InvalidTtl(f"a ttl of {shown(ttl)}: {_LIMIT}, in whole microseconds; None means that the hold never expires")
+    return length
+
+
+def _check_instant(instant: datetime, now: datetime) -> datetime:
+    if instant.utcoffset() is None:
+        raise InvalidTtl(f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC) + …")
+    try:
+        utc = instant.astimezone(UTC)
+        too_far = utc - now > MAX_TTL
+    except OverflowError:
+        utc, too_far = instant, True
+    if too_far:
+        raise InvalidTtl(f"the instant {instant.isoformat()} is more than 100 years ahead; {_LIMIT}")
+    return utc
+
+
+def expiry(ttl: CheckedTtl, now: datetime) -> datetime | None:
+    """The instant at which a hold that is granted at `now` runs out. Raises `InvalidTtl` when it has passed already."""
+    if ttl is None:
+        return None
+    if isinstance(ttl, timedelta):
+        return now + ttl
+    if ttl <= now:
+        raise InvalidTtl(f"the instant {ttl.isoformat()} has passed: it is {now.isoformat()} now; {_LIMIT} ahead")
+    return ttl
