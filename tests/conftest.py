@@ -1,0 +1,78 @@
+"""Fixtures for every test: databases of each kind, made fresh, and servers to crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.databases import (
+    KINDS,
+    POSTGRES_KINDS,
+    Database,
+    Servers,
+    migrate,
+    new_database,
+)
+from support.postgres import EmbeddedPostgres, embedded_postgres
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """The servers of this run; a test asks for a database instead."""
+    running = Servers(tmp_path_factory.mktemp("templates"))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(params=KINDS)
+def database(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path
+) -> Iterator[Database]:
+    """A migrated database of each kind in turn."""
+    with servers.database(request.param, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+def sqlite_database(servers: Servers, tmp_path: Path) -> Iterator[Database]:
+    """A migrated SQLite file."""
+    with servers.database("sqlite", tmp_path) as database:
+        yield database
+
+
+@pytest.fixture(params=POSTGRES_KINDS)
+def postgres_database(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path
+) -> Iterator[Database]:
+    """A migrated database on each PostgreSQL server in turn."""
+    with servers.database(request.param, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture(params=KINDS)
+def empty_database(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path
+) -> Iterator[Database]:
+    """A database of each kind in turn, without a schema."""
+    with servers.database(request.param, tmp_path, migrated=False) as database:
+        yield database
+
+
+@pytest.fixture
+def durable_server() -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL server of this test's own, which keeps what it acknowledged through `crash()` and `start()`."""
+    with embedded_postgres(durable=True) as server:
+        yield server
+
+
+@pytest.fixture
+def durable_database(durable_server: EmbeddedPostgres) -> Iterator[Database]:
+    """A migrated database on `durable_server`."""
+    database = new_database(durable_server)
+    migrate(database)
+    yield database
+    database.close()
