@@ -13,7 +13,11 @@ def shown(value: object) -> str:
     text = ascii(value) if isinstance(value, str) else repr(value)
     if len(text) <= _SHOWN:
         return text
-    return f"{text[:_SHOWN]}… ({len(value)} characters)" if isinstance(value, str) else f"{text[:_SHOWN]}…"
+    return (
+        f"{text[:_SHOWN]}… ({len(value)} characters)"
+        if isinstance(value, str)
+        else f"{text[:_SHOWN]}…"
+    )
 
 
 def _instant(instant: datetime | None) -> str:
@@ -22,10 +26,14 @@ def _instant(instant: datetime | None) -> str:
 
 def _whose(hold: Hold) -> str:
     until = "without expiry" if hold.expires_at is None else f"until {_instant(hold.expires_at)}"
-    return f"held by {shown(hold.holder)} since {_instant(hold.taken_at)} {until}, token {hold.token}"
+    return (
+        f"held by {shown(hold.holder)} since {_instant(hold.taken_at)} {until}, token {hold.token}"
+    )
 
 
-def _restored(kind: type["LockLedgerError"], args: tuple[Any, ...], facts: dict[str, Any]) -> "LockLedgerError":
+def _restored(
+    kind: type["LockLedgerError"], args: tuple[Any, ...], facts: dict[str, Any]
+) -> "LockLedgerError":
     error = kind.__new__(kind, *args)
     error.__dict__.update(facts)
     return error
@@ -67,7 +75,9 @@ class HoldChanged(LockLedgerError):
     def __init__(self, key: str, current: Hold | None, *, expected_token: int) -> None:
         self.key, self.current, self.expected_token = key, current, expected_token
         actual = "free (token 0)" if current is None else _whose(current)
-        super().__init__(f"{shown(key)} was expected at token {expected_token} but is {actual}; look again and decide anew")
+        super().__init__(
+            f"{shown(key)} was expected at token {expected_token} but is {actual}; look again and decide anew"
+        )
 
 
 class NotHolding(LockLedgerError):
@@ -93,7 +103,9 @@ class NotHeld(NotHolding):
 
     def __init__(self, key: str, *, holder: str) -> None:
         self.key, self.holder = key, holder
-        super().__init__(f"{shown(key)} is not held by anyone, so not by {shown(holder)} either; take it first")
+        super().__init__(
+            f"{shown(key)} is not held by anyone, so not by {shown(holder)} either; take it first"
+        )
 
 
 class HoldLost(NotHolding):
@@ -119,7 +131,9 @@ class HoldLost(NotHolding):
         self.key, self.current, self.holder, self.token = key, current, holder, token
         self.ended_by, self.ended_at = ended_by, ended_at
         self.ended_by_actor, self.reason = ended_by_actor, reason
-        super().__init__(f"{shown(key)}: {self._end()}; it is {'free' if current is None else _whose(current)} now")
+        super().__init__(
+            f"{shown(key)}: {self._end()}; it is {'free' if current is None else _whose(current)} now"
+        )
 
     def _end(self) -> str:
         if self.ended_by is None or self.ended_at is None:
@@ -140,7 +154,13 @@ class NotLockable(LockLedgerError):
 
     code = "NOT_LOCKABLE"
 
-    def __init__(self, message: str = "the policy refuses this take", *, code: str | None = None, key: str | None = None):
+    def __init__(
+        self,
+        message: str = "the policy refuses this take",
+        *,
+        code: str | None = None,
+        key: str | None = None,
+    ):
         self.key = key
         if code is not None:
             self.code = code
@@ -185,7 +205,9 @@ class ConcurrencyConflict(LockLedgerError):
 
     code = "CONCURRENCY_CONFLICT"
 
-    def __init__(self, what: str, *, key: str | None = None, remedy: str = "run the transaction again") -> None:
+    def __init__(
+        self, what: str, *, key: str | None = None, remedy: str = "run the transaction again"
+    ) -> None:
         self.key = key
         super().__init__(f"{what}; nothing was changed: {remedy}")
 
@@ -216,7 +238,10 @@ class SchemaMismatch(LockLedgerError):
         self.found, self.expected, self.schema = found, expected, schema
         where = "" if schema is None else f" in schema {shown(schema)}"
         if found is None:
-            what, remedy = f"lockledger's tables are missing{where}", "run `lockledger migrate` (or `ledger.migrate()`)"
+            what, remedy = (
+                f"lockledger's tables are missing{where}",
+                "run `lockledger migrate` (or `ledger.migrate()`)",
+            )
         elif found < expected:
             what = f"lockledger's tables{where} are at version {shown(found)}, older than {expected}, which this library needs"
             remedy = "run `lockledger migrate` (or `ledger.migrate()`)"
@@ -247,4 +272,6 @@ class TamperedLedger(LockLedgerError):
     def __init__(self, key: str | None, what: str) -> None:
         self.key = key
         about = "the ledger" if key is None else shown(key)
-        super().__init__(f"{about}: {what}; nothing was changed: run `lockledger doctor` and look into the database's logs")
+        super().__init__(
+            f"{about}: {what}; nothing was changed: run `lockledger doctor` and look into the database's logs"
+        )

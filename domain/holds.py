@@ -53,7 +53,9 @@ class Hold(HoldFacts):
 
     def grant(self, *, created: bool) -> "Grant":
         """The live hold as an answer to who asked for it; `created` tells whether that call began it."""
-        return Grant.model_construct(**{name: getattr(self, name) for name in HoldFacts.model_fields}, created=created)
+        return Grant.model_construct(
+            **{name: getattr(self, name) for name in HoldFacts.model_fields}, created=created
+        )
 
 
 class Grant(HoldFacts):

@@ -24,7 +24,7 @@ def fault_of(text: str) -> str | None:
         return None
     for character in text:
         if category(character) in ("Cc", "Cs"):
-            return f"holds the control character or surrogate {ascii(character)}; remove it"
+            return f"holds the control character or surrogate {character!a}; remove it"
     if not is_normalized("NFC", text):
         return "is not in Unicode normal form C; use unicodedata.normalize('NFC', …)"
     return None
@@ -32,7 +32,9 @@ def fault_of(text: str) -> str | None:
 
 def _exact(value: str, what: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__} {shown(value)}; write str(…) or lock_key(…)")
+        raise TypeError(
+            f"{what} must be a str, not {type(value).__name__} {shown(value)}; write str(…) or lock_key(…)"
+        )
     return value if type(value) is str else str.__str__(value)
 
 
@@ -80,7 +82,9 @@ def _part(part: object) -> str:
         )
     text = value if isinstance(value, str) else str(value)
     if not text or SEPARATOR in text:
-        raise InvalidKey(f"the part {shown(text)} of a key must be non-empty and without {SEPARATOR!r}")
+        raise InvalidKey(
+            f"the part {shown(text)} of a key must be non-empty and without {SEPARATOR!r}"
+        )
     return text
 
 

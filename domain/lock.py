@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from lockledger.domain.errors import HoldChanged, HoldLost, InvalidTtl, LockedByOther, NotHeld, NotLockHolder
+from lockledger.domain.errors import (
+    HoldChanged,
+    HoldLost,
+    InvalidTtl,
+    LockedByOther,
+    NotHeld,
+    NotLockHolder,
+)
 from lockledger.domain.events import (
     LockEvent,
     LockExpired,
@@ -104,7 +111,13 @@ class Lock:
         return self._taken(wish, now)
 
     def release(
-        self, holder: str, token: int | None, reason: str | None, call: Call, now: datetime, ended: EndedHolds
+        self,
+        holder: str,
+        token: int | None,
+        reason: str | None,
+        call: Call,
+        now: datetime,
+        ended: EndedHolds,
     ) -> Decision[bool]:
         """Ends the holder's hold. A repeated release of a hold that its own release ended is `False`, whatever came after."""
         live = self.live_hold(now)
@@ -120,7 +133,13 @@ class Lock:
         return Decision(False)
 
     def extend(
-        self, holder: str, ttl: CheckedTtl, token: int | None, call: Call, now: datetime, ended: EndedHolds
+        self,
+        holder: str,
+        ttl: CheckedTtl,
+        token: int | None,
+        call: Call,
+        now: datetime,
+        ended: EndedHolds,
     ) -> Decision[Grant]:
         """Moves the holder's expiry to the later of the old one and the new; never shortens, never takes a lost hold back."""
         return self._extended(self.held_by(holder, token, now, ended), ttl, call, now)
@@ -154,7 +173,11 @@ class Lock:
     def _past(self, holder: str, token: int, ended: EndedHolds) -> Hold | None:
         """The holder's hold with that token, with its end; `None` when the holder never had it."""
         if self.hold and self.hold.token == token:
-            past = self.hold.ended(self.hold.expires_at, "expiry", actor=None, reason=None) if self.hold.expires_at else None
+            past = (
+                self.hold.ended(self.hold.expires_at, "expiry", actor=None, reason=None)
+                if self.hold.expires_at
+                else None
+            )
         else:
             past = ended(token)
         return past if past and past.holder == holder else None
@@ -177,7 +200,9 @@ class Lock:
         expired = self._expired(wish.call, now, "take")
         version = self.version + len(expired) + 1
         taken = LockTaken(**self._begun(wish, version, now))
-        return Decision(taken.hold().grant(created=True), (*expired, taken), _lifetime(now, taken.expires_at))
+        return Decision(
+            taken.hold().grant(created=True), (*expired, taken), _lifetime(now, taken.expires_at)
+        )
 
     def _taken_over(self, live: Hold, wish: Take, now: datetime) -> Decision[Grant]:
         taken = LockTakenOver(
@@ -185,7 +210,9 @@ class Lock:
             taken_over_from=live.holder,
             takeover_reason=wish.takeover_reason,
             reason=wish.takeover_reason,
-            previous=PreviousHold.model_construct(**{name: getattr(live, name) for name in PreviousHold.model_fields}),
+            previous=PreviousHold.model_construct(
+                **{name: getattr(live, name) for name in PreviousHold.model_fields}
+            ),
         )
         # What is left of the old hold counts too: once it has run out, this is no takeover but a take.
         fresh_for = _lifetime(now, taken.expires_at, live.expires_at)
@@ -221,7 +248,9 @@ class Lock:
             expires_at=until,
             previous_expires_at=live.expires_at,
         )
-        return Decision(extended.hold().grant(created=False), (extended,), _lifetime(now, live.expires_at))
+        return Decision(
+            extended.hold().grant(created=False), (extended,), _lifetime(now, live.expires_at)
+        )
 
     def _released(
         self, live: Hold, outcome: T, call: Call, reason: str | None, now: datetime, *, forced: bool
@@ -236,7 +265,9 @@ class Lock:
         )
         return Decision(outcome, (released,), _lifetime(now, live.expires_at))
 
-    def _expired(self, call: Call, now: datetime, during: Literal["take", "sweep"]) -> tuple[LockExpired, ...]:
+    def _expired(
+        self, call: Call, now: datetime, during: Literal["take", "sweep"]
+    ) -> tuple[LockExpired, ...]:
         """The record of a hold that has run out; none when nothing has."""
         if self.hold is None or self.hold.expires_at is None:
             return ()
@@ -267,7 +298,9 @@ class Lock:
 
 def evolve(event: LockEvent) -> Lock:
     """The lock after an event. Each event carries all that the state depends on, so the state before it is not needed."""
-    return Lock(event.originator_id, event.key, event.originator_version, event.after(), event.timestamp)
+    return Lock(
+        event.originator_id, event.key, event.originator_version, event.after(), event.timestamp
+    )
 
 
 def _lifetime(now: datetime, *ends: datetime | None) -> timedelta:

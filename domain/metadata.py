@@ -20,7 +20,9 @@ def check_metadata(metadata: Mapping[str, object] | None) -> Metadata:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be a mapping, not {type(metadata).__name__} {shown(metadata)}")
+        raise TypeError(
+            f"metadata must be a mapping, not {type(metadata).__name__} {shown(metadata)}"
+        )
     if not metadata:
         return {}
     plain = _plain_object(metadata, 1)
@@ -30,7 +32,9 @@ def check_metadata(metadata: Mapping[str, object] | None) -> Metadata:
         raise InvalidMetadata(f"metadata cannot be written as JSON: {error}") from error
     size = len(canonical.encode())
     if size > MAX_METADATA_BYTES:
-        raise InvalidMetadata(f"metadata takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed; store a reference")
+        raise InvalidMetadata(
+            f"metadata takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed; store a reference"
+        )
     return plain
 
 
@@ -38,7 +42,9 @@ def _plain_object(value: Mapping[str, object], depth: int) -> Metadata:
     plain: Metadata = {}
     for name, item in value.items():
         if not isinstance(name, str):
-            raise InvalidMetadata(f"metadata keys must be str, not {type(name).__name__} {shown(name)}")
+            raise InvalidMetadata(
+                f"metadata keys must be str, not {type(name).__name__} {shown(name)}"
+            )
         plain[_plain_text(name)] = _plain(item, depth)
     return plain
 
@@ -52,7 +58,9 @@ def _plain(value: object, depth: int) -> object:
         return int(value)
     if isinstance(value, float):
         if not isfinite(value):
-            raise InvalidMetadata(f"metadata holds {value!r}, which JSON cannot express; use None or a text")
+            raise InvalidMetadata(
+                f"metadata holds {value!r}, which JSON cannot express; use None or a text"
+            )
         return float(value)
     if depth >= MAX_METADATA_DEPTH:
         raise InvalidMetadata(f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep")
@@ -70,5 +78,7 @@ def _plain_text(text: str) -> str:
     if plain.isascii() and "\0" not in plain:
         return plain
     if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):
-        raise InvalidMetadata(f"metadata holds the text {shown(plain)} with a NUL or a lone surrogate; remove it")
+        raise InvalidMetadata(
+            f"metadata holds the text {shown(plain)} with a NUL or a lone surrogate; remove it"
+        )
     return plain

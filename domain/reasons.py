@@ -21,8 +21,12 @@ def check_reason(reason: str | None, *, mandatory: bool = False) -> str | None:
             raise InvalidReason(f"a reason is mandatory here, {shown(reason)} was given; say why")
         return None
     if len(text) > MAX_REASON_LENGTH:
-        raise InvalidReason(f"the reason {shown(text)} has {len(text)} characters, at most {MAX_REASON_LENGTH} are allowed")
+        raise InvalidReason(
+            f"the reason {shown(text)} has {len(text)} characters, at most {MAX_REASON_LENGTH} are allowed"
+        )
     for character in text:
         if character not in "\n\t" and category(character) in ("Cc", "Cs"):
-            raise InvalidReason(f"the reason {shown(text)} holds {ascii(character)}; only newline and tab are allowed")
+            raise InvalidReason(
+                f"the reason {shown(text)} holds {character!a}; only newline and tab are allowed"
+            )
     return text

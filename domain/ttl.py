@@ -24,26 +24,36 @@ def check_ttl(ttl: Ttl, now: datetime) -> CheckedTtl:
     if isinstance(ttl, timedelta):
         length = ttl
     elif isinstance(ttl, bool) or not isinstance(ttl, int | float):
-        raise TypeError(f"a ttl is seconds (int or float), a timedelta, an aware datetime or None, not {shown(ttl)}")
+        raise TypeError(
+            f"a ttl is seconds (int or float), a timedelta, an aware datetime or None, not {shown(ttl)}"
+        )
     elif not isfinite(ttl) or ttl <= 0 or ttl > MAX_TTL.total_seconds():
-        raise InvalidTtl(f"a ttl of {shown(ttl)} seconds: {_LIMIT}; None means that the hold never expires")
+        raise InvalidTtl(
+            f"a ttl of {shown(ttl)} seconds: {_LIMIT}; None means that the hold never expires"
+        )
     else:
         length = timedelta(seconds=ttl)
     if not timedelta(0) < length <= MAX_TTL:
-        raise InvalidTtl(f"a ttl of {shown(ttl)}: {_LIMIT}, in whole microseconds; None means that the hold never expires")
+        raise InvalidTtl(
+            f"a ttl of {shown(ttl)}: {_LIMIT}, in whole microseconds; None means that the hold never expires"
+        )
     return length
 
 
 def _check_instant(instant: datetime, now: datetime) -> datetime:
     if instant.utcoffset() is None:
-        raise InvalidTtl(f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC) + …")
+        raise InvalidTtl(
+            f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC) + …"
+        )
     try:
         utc = instant.astimezone(UTC)
         too_far = utc - now > MAX_TTL
     except OverflowError:
         utc, too_far = instant, True
     if too_far:
-        raise InvalidTtl(f"the instant {instant.isoformat()} is more than 100 years ahead; {_LIMIT}")
+        raise InvalidTtl(
+            f"the instant {instant.isoformat()} is more than 100 years ahead; {_LIMIT}"
+        )
     return utc
 
 
@@ -54,5 +64,7 @@ def expiry(ttl: CheckedTtl, now: datetime) -> datetime | None:
     if isinstance(ttl, timedelta):
         return now + ttl
     if ttl <= now:
-        raise InvalidTtl(f"the instant {ttl.isoformat()} has passed: it is {now.isoformat()} now; {_LIMIT} ahead")
+        raise InvalidTtl(
+            f"the instant {ttl.isoformat()} has passed: it is {now.isoformat()} now; {_LIMIT} ahead"
+        )
     return ttl
