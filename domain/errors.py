@@ -10,7 +10,10 @@ _SHOWN = 60
 
 def shown(value: object) -> str:
     """A value as an error message may show it: escaped, and cut when it is long."""
-    text = ascii(value) if isinstance(value, str) else repr(value)
+    try:
+        text = ascii(value) if isinstance(value, str) else repr(value)
+    except ValueError:  # an int with more digits than Python converts
+        return f"<{type(value).__name__} too large to show>"
     if len(text) <= _SHOWN:
         return text
     return (

@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 C = TypeVar("C")
 
-Instant = Annotated[AwareDatetime, AfterValidator(lambda instant: instant.astimezone(UTC))]
+
+def plain_utc(instant: datetime) -> datetime:
+    """The same instant as a plain `datetime` in UTC. Raises `ValueError` when it has no time zone."""
+    if instant.utcoffset() is None:
+        raise ValueError(
+            f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC)"
+        )
+    utc = instant.astimezone(UTC)
+    return utc if type(utc) is datetime else datetime.combine(utc.date(), utc.time(), UTC)
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(plain_utc)]
 Metadata = dict[str, Any]
 EndedBy = Literal["release", "forced", "takeover", "expiry"]
 

@@ -80,6 +80,10 @@ def _part(part: object) -> str:
             f"a part of a key must be str, int, UUID or an enum of these, not {type(value).__name__} {shown(value)};"
             " pass the id that stays the same in every process"
         )
+    if isinstance(value, int):
+        if abs(value) >= 10**MAX_LENGTH:
+            raise InvalidKey(f"the part {shown(value)} of a key has more than {MAX_LENGTH} digits")
+        return int.__repr__(value)
     text = value if isinstance(value, str) else str(value)
     if not text or SEPARATOR in text:
         raise InvalidKey(

@@ -14,7 +14,6 @@ from uuid import UUID
 from lockledger.domain.errors import (
     HoldChanged,
     HoldLost,
-    InvalidTtl,
     LockedByOther,
     NotHeld,
     NotLockHolder,
@@ -28,8 +27,8 @@ from lockledger.domain.events import (
     LockTakenOver,
     PreviousHold,
 )
-from lockledger.domain.holds import Grant, Hold, Metadata
-from lockledger.domain.ttl import CheckedTtl, expiry
+from lockledger.domain.holds import Grant, Hold, Metadata, plain_utc
+from lockledger.domain.ttl import CheckedTtl, expiry, until_when
 
 T = TypeVar("T")
 IfMine = Literal["return", "extend", "refuse", "replace"]
@@ -86,7 +85,8 @@ class Lock:
         return lock
 
     def now(self, clock: datetime) -> datetime:
-        """The lock's now: the later of the clock and the newest event's time."""
+        """The lock's now, in UTC: the later of the clock and the newest event's time. `clock` is aware, else `ValueError`."""
+        clock = plain_utc(clock)
         return clock if self.changed_at is None else max(clock, self.changed_at)
 
     def live_hold(self, now: datetime) -> Hold | None:
@@ -100,7 +100,7 @@ class Lock:
         if live and mine and wish.if_mine == "return":
             return Decision(live.grant(created=False))
         if live and mine and wish.if_mine == "extend":
-            return self._extended(live, wish.ttl, wish.call, now)
+            return self._extended(live, until_when(wish.ttl), wish.call, now)
         if live and mine and wish.if_mine == "refuse":
             raise LockedByOther(self.key, live, same_holder=True)
         self._expect(wish.expected_token, live)
@@ -142,6 +142,7 @@ class Lock:
         ended: EndedHolds,
     ) -> Decision[Grant]:
         """Moves the holder's expiry to the later of the old one and the new; never shortens, never takes a lost hold back."""
+        ttl = until_when(ttl)
         return self._extended(self.held_by(holder, token, now, ended), ttl, call, now)
 
     def force_release(
@@ -227,19 +228,19 @@ class Lock:
             "holder": wish.holder,
             "token": version,
             "taken_at": now,
-            "expires_at": expiry(wish.ttl, now),
+            "expires_at": None if wish.ttl is None else expiry(wish.ttl, now),
             "hold_metadata": wish.call.metadata,
             "actor": wish.call.actor,
             "metadata": wish.call.metadata,
         }
 
-    def _extended(self, live: Hold, ttl: CheckedTtl, call: Call, now: datetime) -> Decision[Grant]:
-        if ttl is None:
-            raise InvalidTtl("an extension needs a ttl; None would not say until when")
+    def _extended(
+        self, live: Hold, ttl: timedelta | datetime, call: Call, now: datetime
+    ) -> Decision[Grant]:
         if live.expires_at is None:
             return Decision(live.grant(created=False))
         until = expiry(ttl, now)
-        if until is None or until <= live.expires_at:
+        if until <= live.expires_at:
             return Decision(live.grant(created=False))
         extended = LockExtended(
             **self._next(live, now),

@@ -1,9 +1,9 @@
 """Time to live: seconds, a duration, or an instant. Zero is never "default", "forever" or "delete"."""
 
-from datetime import UTC, datetime, timedelta
-from math import isfinite
+from datetime import datetime, timedelta
 
 from lockledger.domain.errors import InvalidTtl, shown
+from lockledger.domain.holds import plain_utc
 
 Ttl = float | int | timedelta | datetime | None
 CheckedTtl = timedelta | datetime | None
@@ -22,12 +22,12 @@ def check_ttl(ttl: Ttl, now: datetime) -> CheckedTtl:
     if isinstance(ttl, datetime):
         return _check_instant(ttl, now)
     if isinstance(ttl, timedelta):
-        length = ttl
+        length = timedelta(ttl.days, ttl.seconds, ttl.microseconds)
     elif isinstance(ttl, bool) or not isinstance(ttl, int | float):
         raise TypeError(
             f"a ttl is seconds (int or float), a timedelta, an aware datetime or None, not {shown(ttl)}"
         )
-    elif not isfinite(ttl) or ttl <= 0 or ttl > MAX_TTL.total_seconds():
+    elif not 0 < ttl <= MAX_TTL.total_seconds():
         raise InvalidTtl(
             f"a ttl of {shown(ttl)} seconds: {_LIMIT}; None means that the hold never expires"
         )
@@ -46,21 +46,27 @@ def _check_instant(instant: datetime, now: datetime) -> datetime:
             f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC) + …"
         )
     try:
-        utc = instant.astimezone(UTC)
-        too_far = utc - now > MAX_TTL
-    except OverflowError:
-        utc, too_far = instant, True
-    if too_far:
+        plain = plain_utc(instant)
+    except OverflowError as error:
         raise InvalidTtl(
-            f"the instant {instant.isoformat()} is more than 100 years ahead; {_LIMIT}"
+            f"the instant {instant.isoformat()} has no date in UTC; {_LIMIT} ahead"
+        ) from error
+    if plain - now > MAX_TTL:
+        raise InvalidTtl(
+            f"the instant {instant.isoformat()} is more than 100 years ahead; {_LIMIT} ahead"
         )
-    return utc
+    return plain
 
 
-def expiry(ttl: CheckedTtl, now: datetime) -> datetime | None:
-    """The instant at which a hold that is granted at `now` runs out. Raises `InvalidTtl` when it has passed already."""
+def until_when(ttl: CheckedTtl) -> timedelta | datetime:
+    """The ttl of an extension. Raises `InvalidTtl` for `None`, which would not say until when."""
     if ttl is None:
-        return None
+        raise InvalidTtl("an extension needs a ttl; None would not say until when")
+    return ttl
+
+
+def expiry(ttl: timedelta | datetime, now: datetime) -> datetime:
+    """The instant at which a hold that is granted at `now` runs out. Raises `InvalidTtl` when it has passed already."""
     if isinstance(ttl, timedelta):
         return now + ttl
     if ttl <= now:
