@@ -5,7 +5,7 @@ LOCK := requirements-dev.lock
 FOLDERS := adapters domain migrations projections
 
 .DEFAULT_GOAL := ready
-.PHONY: ready view lock clean
+.PHONY: ready view test lint check lock clean
 
 ready: $(READY) view
 
@@ -32,6 +32,18 @@ view:
 	@for entry in lockledger/* $(FOLDERS); do \
 	  case $$entry in */__pycache__) ;; *) ln -s ../../$$entry .view/lockledger/ ;; esac; \
 	done
+
+# WORKERS=0 runs the tests in one process; ARGS="-k name" chooses among them.
+test: ready
+	$(BIN)/pytest --numprocesses=$(or $(WORKERS),logical) $(ARGS)
+
+lint: ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cd .view && ../$(BIN)/lint-imports --no-cache ../pyproject.toml
+
+check: lint test
 
 lock:
 	@rm -rf .venv-lock
