@@ -3,20 +3,21 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := requirements-dev.lock
 FOLDERS := adapters domain migrations projections
+# PYTHON=/some/python chooses the interpreter; otherwise the first of these that is 3.11 or newer.
+PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .DEFAULT_GOAL := ready
 .PHONY: ready view test lint check lock clean
 
 ready: $(READY) view
 
-# PYTHON=/some/python chooses the interpreter; otherwise the first that is 3.11 or newer.
 $(READY): $(LOCK) pyproject.toml
 	@found=; \
-	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	for python in $(PYTHONS); do \
 	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "lockledger needs Python 3.11 or newer; python3 here is: $$(python3 --version 2>&1 || true)." >&2; \
+	  echo "lockledger needs Python 3.11 or newer, and none of these is: $(PYTHONS)." >&2; \
 	  echo "Install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
 	  exit 1; \
 	fi; \
@@ -45,12 +46,13 @@ lint: ready
 
 check: lint test
 
+# Keeps the versions that still fit; ARGS=--upgrade takes the newest.
 lock:
 	@rm -rf .venv-lock
 	python3 -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -qq --disable-pip-version-check uv
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --custom-compile-command "make lock" --extra cli --group dev --output-file $(LOCK) pyproject.toml
+	  --custom-compile-command "make lock" --extra cli --group dev --output-file $(LOCK) $(ARGS) pyproject.toml
 	@rm -rf .venv-lock
 
 clean:
