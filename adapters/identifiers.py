@@ -4,6 +4,7 @@ import re
 
 POSTGRESQL, SQLITE = "postgresql", "sqlite"
 DEFAULT_SCHEMA = "public"
+VERSION_TABLE = "lockledger_schema_version"
 
 # No quotes, dots, colons, percent or dollar signs: such a name is safe in every kind of statement,
 # whatever reads it first.

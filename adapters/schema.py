@@ -21,7 +21,13 @@ from sqlalchemy import (
     table,
 )
 
-from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema, qualified
+from lockledger.adapters.identifiers import (
+    POSTGRESQL,
+    SQLITE,
+    VERSION_TABLE,
+    effective_schema,
+    qualified,
+)
 from lockledger.domain.errors import SchemaMismatch
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import Count, Digest, ExactText, LockId
@@ -34,7 +40,6 @@ CURRENT_HOLDERS = current_holders.NAME
 AUDIT_TRAIL = audit_trail.NAME
 HOLDS = holds.NAME
 CONSUMER_POSITIONS = "lockledger_consumer_positions"
-VERSION_TABLE = "lockledger_schema_version"
 LIVE_HOLDERS = "lockledger_live_holders"
 ALL_HOLDS = "lockledger_all_holds"
 POSITION_SEQUENCE = "lockledger_position"

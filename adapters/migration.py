@@ -1,0 +1,181 @@
+"""Bringing a database to this release's schema, with the Alembic migrations that ship in the package."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from io import StringIO
+from typing import Any
+
+import alembic.context
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import SchemaItem, Table
+
+from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
+from lockledger.adapters.schema import SCHEMA_VERSION, found_version
+from lockledger.domain.errors import SchemaMismatch
+
+# The two-number advisory locks are a space apart from the one-number locks of appends; this number is migrations' own.
+_MIGRATION_LOCKS = 0x6C6C6D67
+_SQLITE_BUSY_OR_LOCKED = (5, 6)
+_RETRY_SECONDS = 0.02
+
+# Alembic runs a migration through module-wide proxies: one at a time in a process.
+_one_at_a_time = threading.Lock()
+
+
+def migrate(engine: Engine, *, schema: str | None = None) -> None:
+    """Bring the schema to this release's version, from nothing or from any released version, in one transaction.
+
+    Safe to call twice and at once, from threads and processes: the others wait. Where the schema is up to date
+    already, it only reads. On PostgreSQL a missing schema is created, and no privilege to do so is needed when it
+    is there; SQLite is set to write-ahead logging for good.
+
+    Raises `SchemaMismatch` when a later release made the schema; a database error comes through as itself, and
+    then nothing was changed.
+    """
+    dialect = engine.dialect.name
+    schema = effective_schema(dialect, schema)
+    with engine.connect() as connection, _own_transactions(connection):
+        connection.execution_options(schema_translate_map=None, stream_results=False)
+        if dialect == SQLITE:
+            _log_ahead(connection)
+        if found_version(connection, schema) == SCHEMA_VERSION:
+            return
+        with _transaction(connection, schema), _one_at_a_time:
+            _upgrade(connection, schema)
+
+
+def migration_sql(dialect_name: str, schema: str | None = None) -> str:
+    """The migrations from nothing as one SQL script, for a reviewer or a database administrator to run.
+
+    It takes no lock against a second run. On SQLite, `PRAGMA journal_mode=WAL` goes before it.
+    """
+    script = StringIO()
+    config = _config(effective_schema(dialect_name, schema), output_buffer=script)
+    config.attributes["dialect_name"] = dialect_name
+    with _one_at_a_time:
+        _run(config, sql=True)
+    return script.getvalue()
+
+
+def include_object(
+    item: SchemaItem, name: str | None, _kind: str, _reflected: bool, _compare_to: SchemaItem | None
+) -> bool:
+    """For the `include_object` of a host's own Alembic, whose autogenerate would propose to drop the ledger's tables."""
+    table = item if isinstance(item, Table) else getattr(item, "table", None)
+    return not (table.name if isinstance(table, Table) else name or "").startswith("lockledger_")
+
+
+def _upgrade(connection: Connection, schema: str | None) -> None:
+    config = _config(schema)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    found = found_version(connection, schema)
+    if found is not None and found not in known:
+        raise SchemaMismatch(found, SCHEMA_VERSION, schema=schema)
+    config.attributes["connection"] = connection
+    _run(config)
+
+
+def _config(schema: str | None, **options: Any) -> Config:
+    # Without an ini file there is no section of loggers either: the host's logging stays as it is.
+    config = Config(**options)
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option(
+        "script_location", str(files("lockledger.migrations")).replace("%", "%%")
+    )
+    config.attributes["lockledger_schema"] = schema
+    return config
+
+
+def _run(config: Config, *, sql: bool = False) -> None:
+    if getattr(alembic.context, "_proxy", None) is not None:
+        raise RuntimeError(
+            "migrate() inside another run of Alembic, which can run only one at a time in a process:"
+            " call it before or after, or list lockledger's migrations in version_locations"
+        )
+    command.upgrade(config, "head", sql=sql)
+
+
+@contextmanager
+def _transaction(connection: Connection, schema: str | None) -> Iterator[None]:
+    """One transaction, in which migrations of one schema take turns, whatever the host's engine does by itself."""
+    connection.rollback()
+    try:
+        if connection.dialect.name == POSTGRESQL:
+            _begin_on_postgresql(connection, schema)
+        else:
+            _leave_transaction(connection)
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield
+        if connection.dialect.name == SQLITE:
+            connection.exec_driver_sql("COMMIT")
+        connection.commit()
+    except BaseException:
+        _leave_transaction(connection)
+        connection.rollback()
+        raise
+
+
+def _begin_on_postgresql(connection: Connection, schema: str | None) -> None:
+    if _driver(connection).autocommit:
+        connection.execution_options(isolation_level="READ COMMITTED")
+    # A snapshot of before the wait would not show what the migration that we waited for has made.
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+    connection.exec_driver_sql("SET LOCAL search_path = pg_catalog")
+    name = int.from_bytes(hashlib.sha256(str(schema).encode()).digest()[:4], signed=True)
+    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s, %s)", (_MIGRATION_LOCKS, name))
+
+
+@contextmanager
+def _own_transactions(connection: Connection) -> Iterator[None]:
+    """On SQLite, only our own BEGIN and COMMIT count: in the mode of PEP 249 the driver would begin again each time."""
+    driver = _driver(connection)
+    by_driver = getattr(driver, "autocommit", None) is False
+    if by_driver:
+        driver.autocommit = True
+    try:
+        yield
+    finally:
+        if by_driver:
+            driver.autocommit = False
+
+
+def _leave_transaction(connection: Connection) -> None:
+    """End what a host's event listener, or we, began on SQLite."""
+    if connection.dialect.name == SQLITE:
+        # SQLAlchemy begins with its first statement, and then a listener may.
+        connection.exec_driver_sql("SELECT 1")
+        if _driver(connection).in_transaction:
+            connection.exec_driver_sql("ROLLBACK")
+
+
+def _log_ahead(connection: Connection) -> None:
+    """Set write-ahead logging, which the file remembers; with all others that wait for the file to do the same."""
+    if connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal":
+        return
+    _leave_transaction(connection)
+    waiting_ends = (
+        time.monotonic() + connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() / 1000
+    )
+    while True:
+        try:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except OperationalError as error:
+            # SQLite does not apply the busy timeout to every step of this change.
+            code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+            if code not in _SQLITE_BUSY_OR_LOCKED or time.monotonic() > waiting_ends:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
