@@ -42,4 +42,4 @@ def host_keeps_version(context: MigrationContext) -> bool:
 
     The ledger still looks for its version in its own table: the migration then has to write it there.
     """
-    return context.version_table != VERSION_TABLE
+    return bool(context.version_table != VERSION_TABLE)
