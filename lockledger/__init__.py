@@ -1,1 +1,79 @@
-"""Business locks as immutable events, inside the database and transaction of the host."""
+"""Business locks as events: who holds what, since when and why, inside the host's own database.
+
+Open a `LockLedger` on a database URL or an engine, `migrate()` once, then `take` and `release`.
+"""
+
+from lockledger.domain.errors import (
+    ConcurrencyConflict,
+    EventFormatMismatch,
+    HoldChanged,
+    HoldLost,
+    InvalidHolder,
+    InvalidKey,
+    InvalidMetadata,
+    InvalidReason,
+    InvalidTtl,
+    LockedByOther,
+    LockLedgerError,
+    NotHeld,
+    NotHolding,
+    NotLockable,
+    NotLockHolder,
+    OutcomeUnknown,
+    SchemaMismatch,
+    TamperedLedger,
+)
+from lockledger.domain.events import (
+    LockEvent,
+    LockExpired,
+    LockExtended,
+    LockReleased,
+    LockTaken,
+    LockTakenOver,
+)
+from lockledger.domain.holds import AuditEntry, Grant, Hold, Page, RecordedEvent
+from lockledger.domain.keys import lock_key
+from lockledger.domain.lock import Lock
+from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
+from lockledger.ledger import LockLedger
+from lockledger.subscription import Subscription
+
+__all__ = [
+    "AuditEntry",
+    "Clock",
+    "ConcurrencyConflict",
+    "EventFormatMismatch",
+    "Grant",
+    "Hold",
+    "HoldChanged",
+    "HoldLost",
+    "InvalidHolder",
+    "InvalidKey",
+    "InvalidMetadata",
+    "InvalidReason",
+    "InvalidTtl",
+    "Lock",
+    "LockEvent",
+    "LockExpired",
+    "LockExtended",
+    "LockLedger",
+    "LockLedgerError",
+    "LockReleased",
+    "LockTaken",
+    "LockTakenOver",
+    "LockedByOther",
+    "Names",
+    "NotHeld",
+    "NotHolding",
+    "NotLockHolder",
+    "NotLockable",
+    "OutcomeUnknown",
+    "Page",
+    "Policy",
+    "RecordedEvent",
+    "SchemaMismatch",
+    "Subscription",
+    "TakeRequest",
+    "TamperedLedger",
+    "lock_key",
+]

@@ -1,8 +1,34 @@
 """The audit trail: one entry per event, readable by a person, never changed."""
 
-from sqlalchemy import Column, Index, MetaData, PrimaryKeyConstraint, Table
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from lockledger.projections.columns import Count, Digest, ExactText, Instant, Json, LockId
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    RowMapping,
+    Select,
+    Table,
+    select,
+    union_all,
+)
+
+from lockledger.domain.events import LockEvent, LockExtended
+from lockledger.domain.holds import AuditEntry, Hold, HoldFacts
+from lockledger.projections.columns import (
+    Count,
+    Digest,
+    ExactText,
+    Instant,
+    Json,
+    LockId,
+    json_to_text,
+    key_conditions,
+)
 
 NAME = "lockledger_audit_trail"
 
@@ -30,6 +56,8 @@ def declare(metadata: MetaData, schema: str | None) -> Table:
         Column("metadata", Json, nullable=False),
         Column("event_hash", Digest, nullable=False),
         PrimaryKeyConstraint("lock_id", "version", name=f"{NAME}_pkey"),
+        # Else SQLite's INSERT OR REPLACE could hide behind the rowid that its trigger sees when none was given: -1.
+        CheckConstraint("rowid > 0", name=f"{NAME}_rowid").ddl_if(dialect="sqlite"),
         schema=schema,
     )
     Index(f"{NAME}_by_token", table.c.lock_id, table.c.token, table.c.version)
@@ -49,3 +77,114 @@ def declare(metadata: MetaData, schema: str | None) -> Table:
         sqlite_where=taken_over,
     )
     return table
+
+
+COLUMNS = (
+    "lock_id",
+    "version",
+    "ledger",
+    "key",
+    "action",
+    "actor",
+    "holder",
+    "previous_holder",
+    "token",
+    "occurred_at",
+    "recorded_at",
+    "reason",
+    "before",
+    "after",
+    "metadata",
+    "event_hash",
+)
+"""All columns but the position, which the database gives."""
+
+_FACTS = set(HoldFacts.model_fields)
+
+
+def row(ledger: str, event: LockEvent, event_hash: bytes) -> dict[str, Any]:
+    """What the table says of an event, but for its position; JSON as text."""
+    before = event.before()
+    after = event.after()
+    return {
+        "lock_id": event.originator_id,
+        "version": event.originator_version,
+        "ledger": ledger,
+        "key": event.key,
+        "action": event.action,
+        "actor": event.actor,
+        "holder": event.holder,
+        "previous_holder": before.holder
+        if before and after and before.token != after.token
+        else None,
+        "token": event.token,
+        "occurred_at": event.occurred_at,
+        "recorded_at": event.timestamp,
+        "reason": event.why,
+        "before": before and _facts(before),
+        "after": after and _facts(after),
+        "metadata": json_to_text(event.metadata),
+        "event_hash": event_hash,
+    }
+
+
+def _facts(hold: Hold) -> str:
+    return hold.model_dump_json(include=_FACTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries are asked for. `since` and `until` bound `occurred_at`; `holder` is who gained or lost."""
+
+    key: str | None = None
+    key_prefix: str | None = None
+    under: str | None = None
+    holder: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    extensions: bool = False
+
+
+def entries(
+    table: Table, ledger: str, wanted: Filter, *, after: int, upto: int | None, limit: int
+) -> Select[Any]:
+    """The entries in (after, upto], in position order, at most `limit`."""
+    c = table.c
+    query = select(table).where(c.ledger == ledger, c.position > after)
+    if upto is not None:
+        query = query.where(c.position <= upto)
+    if wanted.key is not None:
+        query = query.where(c.key == wanted.key)
+    query = query.where(*key_conditions(c.key, key_prefix=wanted.key_prefix, under=wanted.under))
+    if wanted.actor is not None:
+        query = query.where(c.actor == wanted.actor)
+    if wanted.action is not None:
+        query = query.where(c.action == wanted.action)
+    elif not wanted.extensions:
+        query = query.where(c.action != LockExtended.__name__)
+    if wanted.since is not None:
+        query = query.where(c.occurred_at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(c.occurred_at < wanted.until)
+    if wanted.holder is None:
+        return query.order_by(c.position).limit(limit)
+    return _who_gained_or_lost(table, query, wanted.holder, limit)
+
+
+def _who_gained_or_lost(table: Table, query: Select[Any], holder: str, limit: int) -> Select[Any]:
+    """Two index scans instead of one OR, which would read the whole ledger in position order."""
+    c = table.c
+    gained = query.where(c.holder == holder)
+    lost = query.where(c.previous_holder == holder, c.holder != holder)
+    both = union_all(
+        *(select(part.order_by(c.position).limit(limit).subquery()) for part in (gained, lost))
+    ).subquery()
+    return select(both).order_by(both.c.position).limit(limit)
+
+
+def entry_of(found: RowMapping) -> AuditEntry:
+    """The entry in a row of this table."""
+    facts = {name: found[name] for name in AuditEntry.model_fields}
+    return AuditEntry(**facts | {"event_hash": facts["event_hash"].hex()})

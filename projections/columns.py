@@ -1,13 +1,25 @@
-"""Column types of the ledger's tables, the same on PostgreSQL and SQLite, and their conversions for driver-level code."""
+"""Column types of the ledger's tables on PostgreSQL and SQLite, and conversions for driver-level code."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, LargeBinary, Text, TypeDecorator, Uuid, cast, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    LargeBinary,
+    Text,
+    TypeDecorator,
+    Uuid,
+    cast,
+    type_coerce,
+)
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from lockledger.domain.keys import range_of_prefix, range_under
 
 
 def instant_to_text(instant: datetime) -> str:
@@ -113,3 +125,17 @@ Count = BigInteger()
 
 Digest = LargeBinary()
 """SHA-256, 32 bytes."""
+
+
+def key_conditions(
+    key: ColumnElement[str], *, key_prefix: str | None, under: str | None
+) -> Iterator[ColumnElement[bool]]:
+    """Keys that begin with a prefix; a key and all keys under it. As ranges, so that an index serves them."""
+    if key_prefix:
+        first, beyond = range_of_prefix(key_prefix)
+        yield key >= first
+        if beyond is not None:
+            yield key < beyond
+    if under is not None:
+        first, beyond = range_under(under)
+        yield (key == under) | ((key >= first) & (key < beyond))

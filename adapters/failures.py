@@ -1,0 +1,66 @@
+"""Database errors, recognised by SQLSTATE or SQLite's error code, in this one place; unknown ones pass as themselves."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError
+
+from lockledger.domain.errors import ConcurrencyConflict, OutcomeUnknown
+
+SERIALIZATION_FAILURE = "40001"
+_LOST_TRANSACTION = {
+    SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
+    "40P01": "the transaction was part of a deadlock",
+    "55P03": "a lock was not to be had within the lock timeout",
+}
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """PostgreSQL's five-character code of an error or of its cause."""
+    driver = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(driver, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def sqlite_code(error: DBAPIError) -> int | None:
+    """SQLite's extended error code."""
+    return getattr(error.orig, "sqlite_errorcode", None)
+
+
+@contextmanager
+def translated(*, key: str | None = None, commits: bool = False) -> Iterator[None]:
+    """Turns the database's verdicts into ours.
+
+    `commits`: the statement inside commits by itself, so that a connection lost during it leaves the outcome unknown.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if what := _LOST_TRANSACTION.get(sqlstate(error) or ""):
+            raise ConcurrencyConflict(what, key=key) from error
+        code = sqlite_code(error)
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise _busy(code, key) from error
+        if commits and (error.connection_invalidated or _torn_commit(code)):
+            raise OutcomeUnknown(key=key) from error
+        raise
+
+
+def _busy(code: int, key: str | None) -> ConcurrencyConflict:
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return ConcurrencyConflict(
+            "another connection wrote after this transaction had begun to read",
+            key=key,
+            remedy="begin the transaction with BEGIN IMMEDIATE and run it again",
+        )
+    return ConcurrencyConflict(
+        "another connection kept the SQLite file locked for longer than the busy timeout",
+        key=key,
+        remedy="run it again, with a longer busy_timeout or shorter transactions elsewhere",
+    )
+
+
+def _torn_commit(code: int | None) -> bool:
+    """An input or output error while SQLite commits does not tell whether the commit reached the disk."""
+    return code is not None and code & 0xFF == sqlite3.SQLITE_IOERR

@@ -1,0 +1,281 @@
+"""The event store on PostgreSQL: an append is one statement, locks only its own lock's row, and never the table.
+
+The order inside the statement is what the guarantees rest on. Head before fence: a writer that waits for a row holds
+no reader back. Head before `nextval`: positions of a lock follow its versions. Fence before `nextval`: a reader knows
+of every position that may still come. The statement's parts wait for each other by reading from each other.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from lockledger.adapters import schema as names
+from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.identifiers import qualified
+from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row
+from lockledger.domain.errors import TamperedLedger
+from lockledger.projections import audit_trail, current_holders, holds
+
+_TYPES = {
+    "lock_id": "uuid",
+    "version": "bigint",
+    "token": "bigint",
+    "taken_at": "timestamptz",
+    "expires_at": "timestamptz",
+    "changed_at": "timestamptz",
+    "occurred_at": "timestamptz",
+    "recorded_at": "timestamptz",
+    "ended_at": "timestamptz",
+    "metadata": "json",
+    "before": "json",
+    "after": "json",
+    "hash": "bytea",
+    "event_hash": "bytea",
+}
+_EVENT = ("version", "topic", "state", "hash")
+
+
+class PostgresEventStore(EventStore):
+    """One ledger's events and projections on PostgreSQL."""
+
+    dialect = "postgresql"
+    optimistic_attempts = 2
+
+    def __init__(self, ledger: str, schema: str | None) -> None:
+        super().__init__(ledger, schema)
+        self._fence = f"lockledger.fence_{self.namespace:04x}"
+        self._sql = _statements(schema)
+
+    def begin(self, connection: Connection) -> None:
+        # READ COMMITTED whatever the server's default: a loser must see what it lost to.
+        connection.exec_driver_sql("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
+        head = {"lock_id": self.lock_id(key), "ledger": self.ledger}
+        lock = self._sql["lock to end" if moves_token else "lock to extend"]
+        if connection.exec_driver_sql(lock, head).first() is None:
+            connection.exec_driver_sql(self._sql["empty head"], head)
+            connection.exec_driver_sql(lock, head)
+
+    def append(
+        self, connection: Connection, append: Append, *, until: datetime | None = None
+    ) -> Appended | None:
+        sql = _append(
+            self.schema,
+            len(append.events),
+            len(append.audit),
+            len(append.holds),
+            append.moves_token,
+        )
+        values: Row = dict(append.head)
+        values |= {
+            "expected": append.expected,
+            "until": until or "infinity",
+            "fence": self._fence,
+            "namespace": self.namespace,
+        }
+        for number, event in enumerate(append.events):
+            for name in _EVENT:
+                values[f"e{number}_{name}"] = getattr(event, name)
+        _number(values, "a", append.audit)
+        _number(values, "h", append.holds)
+        rows = connection.exec_driver_sql(sql, values).all()
+        if not rows:
+            return None
+        return Appended([position for position, _ in rows], rows[0][1].astimezone(UTC))
+
+    def settled(self, connection: Connection, *, beyond: int = 0) -> int:
+        # In this order: whoever brings a position up to `high` held its fence before `high` was read.
+        high = connection.exec_driver_sql(self._sql["last position"]).scalar()
+        if high is None:
+            raise TamperedLedger(
+                None, "the position sequence was never advanced, or may not be used by this role"
+            )
+        if high <= beyond:
+            return int(high)
+        fence = connection.exec_driver_sql(_LOWEST_FENCE, {"namespace": self.namespace}).scalar()
+        return int(high if fence is None else min(high, fence))
+
+    def stored(
+        self, connection: Connection, *, after: int, upto: int, limit: int
+    ) -> list[tuple[int, StoredEvent]]:
+        wanted = {"ledger": self.ledger, "after": after, "upto": upto, "limit": limit}
+        rows = connection.exec_driver_sql(self._sql["stored"], wanted)
+        return [
+            (row[0], StoredEvent(row[1], row[2], row[3], row[4], bytes(row[5]))) for row in rows
+        ]
+
+    def _newest(
+        self, connection: Connection, stream: UUID
+    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
+        row = connection.exec_driver_sql(self._sql["newest"], {"lock_id": stream}).one()
+        clock, event, head = row[0].astimezone(UTC), tuple(row[1:5]), row[5:]
+        return (
+            clock,
+            None if event[0] is None else event,
+            None if head[0] is None else dict(zip(HEAD_FACTS, head, strict=True)),
+        )
+
+
+def _number(values: Row, prefix: str, rows: Iterable[Row]) -> None:
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            values[f"{prefix}{number}_{name}"] = value
+
+
+# One index lookup for the event however many there are, and the head in the same snapshot. clock_timestamp() and never
+# now(), which stands still inside a transaction.
+_NEWEST = """
+SELECT clock_timestamp(), e.version, e.topic, e.state, e.hash, {head_facts}
+FROM (SELECT %(lock_id)s::uuid AS lock_id) AS wanted
+LEFT JOIN LATERAL (
+    SELECT version, topic, state, hash FROM {events} AS newest
+    WHERE newest.lock_id = wanted.lock_id ORDER BY newest.version DESC LIMIT 1) AS e ON true
+LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
+"""
+
+_LOCK = "SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s::uuid FOR {strength}"
+
+_EMPTY_HEAD = """
+INSERT INTO {heads} (lock_id, ledger, version) VALUES (%(lock_id)s::uuid, %(ledger)s, 0)
+ON CONFLICT (lock_id) DO NOTHING
+"""
+
+_LAST_POSITION = "SELECT pg_sequence_last_value('{sequence}'::regclass)"
+
+_LOWEST_FENCE = """
+SELECT min((classid::bigint << 32 | objid::bigint) & ((1::bigint << 48) - 1)) FROM pg_catalog.pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND mode = 'ShareLock'
+  AND (classid::bigint >> 16) = %(namespace)s
+  AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+"""
+
+_STORED = """
+SELECT position, lock_id, version, topic, state, hash FROM {events}
+WHERE ledger = %(ledger)s AND position > %(after)s AND position <= %(upto)s ORDER BY position LIMIT %(limit)s
+"""
+
+# The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
+# it before. EXISTS keeps a missing head from beginning at version 6. The fence is taken once per transaction or
+# savepoint: its setting reverts with either, exactly as the lock does. A sequence without a last value must not pass
+# for position 0, so that `position` is null then and refused.
+_APPEND = """
+WITH head AS (
+    INSERT INTO {heads} AS h ({head_columns})
+    SELECT {head_values}
+    WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
+    ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
+    WHERE h.version = %(expected)s::bigint AND h.ledger = excluded.ledger
+      AND clock_timestamp() < %(until)s::timestamptz
+    RETURNING clock_timestamp() AS moved_at
+), fence AS MATERIALIZED (
+    SELECT moved_at, pg_sequence_last_value('{sequence}'::regclass) IS NOT NULL AS counted,
+        CASE WHEN coalesce(current_setting(%(fence)s, true), '') = '' THEN set_config(
+            %(fence)s,
+            pg_advisory_xact_lock_shared(
+                (%(namespace)s::bigint << 48) | pg_sequence_last_value('{sequence}'::regclass))::text || 'held',
+            true) END
+    FROM head
+), events AS (
+    INSERT INTO {events} (lock_id, version, position, ledger, topic, state, hash)
+    SELECT %(lock_id)s::uuid, e.version, CASE WHEN fence.counted THEN nextval('{sequence}'::regclass) END,
+        %(ledger)s, e.topic, e.state, e.hash
+    FROM fence CROSS JOIN (VALUES {event_values}) AS e (version, topic, state, hash)
+    RETURNING version, position
+){audit}{holds}
+SELECT events.position, fence.moved_at FROM events CROSS JOIN fence ORDER BY events.version
+"""
+
+_AUDIT = """, audit AS (
+    INSERT INTO {audit} ({columns}, position)
+    SELECT {selected}, events.position
+    FROM events JOIN (VALUES {values}) AS a ({columns}) ON a.version = events.version
+)"""
+
+_HOLDS = """, holds AS (
+    INSERT INTO {holds} ({columns})
+    SELECT {selected} FROM fence CROSS JOIN (VALUES {values}) AS a ({columns})
+)"""
+
+
+def _objects(schema: str | None) -> dict[str, str]:
+    return {
+        "events": qualified(names.EVENTS, "postgresql", schema),
+        "heads": qualified(names.CURRENT_HOLDERS, "postgresql", schema),
+        "audit": qualified(names.AUDIT_TRAIL, "postgresql", schema),
+        "holds": qualified(names.HOLDS, "postgresql", schema),
+        "sequence": qualified(names.POSITION_SEQUENCE, "postgresql", schema),
+    }
+
+
+@lru_cache(maxsize=256)
+def _statements(schema: str | None) -> dict[str, str]:
+    objects = _objects(schema)
+    return {
+        "newest": _NEWEST.format(
+            **objects, head_facts=", ".join(f"h.{name}" for name in HEAD_FACTS)
+        ),
+        "lock to end": _LOCK.format(**objects, strength="UPDATE"),
+        "lock to extend": _LOCK.format(**objects, strength="NO KEY UPDATE"),
+        "empty head": _EMPTY_HEAD.format(**objects),
+        "last position": _LAST_POSITION.format(**objects),
+        "stored": _STORED.format(**objects),
+    }
+
+
+def _typed(name: str, parameter: str) -> str:
+    return f"%({parameter})s::{_TYPES.get(name, 'text')}"
+
+
+def _rows(prefix: str, columns: Sequence[str], count: int) -> str:
+    return ", ".join(
+        f"({', '.join(_typed(name, f'{prefix}{number}_{name}') for name in columns)})"
+        for number in range(count)
+    )
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in columns)
+
+
+@lru_cache(maxsize=256)
+def _append(schema: str | None, events: int, audited: int, ended: int, moves_token: bool) -> str:
+    """The append of so many events. A statement that does not set the token passes a guard of the hold."""
+    objects = _objects(schema)
+    heads = current_holders.COLUMNS
+    changed = [
+        name
+        for name in heads
+        if name not in ("lock_id", "ledger") and (moves_token or name != "token")
+    ]
+    audit: dict[str, Any] = {"columns": _listed(audit_trail.COLUMNS)}
+    audit["selected"] = ", ".join(f'a."{name}"' for name in audit_trail.COLUMNS)
+    held: dict[str, Any] = {"columns": _listed(holds.COLUMNS)}
+    held["selected"] = ", ".join(f'a."{name}"' for name in holds.COLUMNS)
+    return _APPEND.format(
+        heads=objects["heads"],
+        events=objects["events"],
+        sequence=objects["sequence"],
+        head_columns=_listed(heads),
+        head_values=", ".join(_typed(name, name) for name in heads),
+        head_changes=", ".join(f'"{name}" = excluded."{name}"' for name in changed),
+        event_values=_rows("e", _EVENT, events),
+        audit=(
+            audited
+            and _AUDIT.format(
+                audit=objects["audit"], **audit, values=_rows("a", audit_trail.COLUMNS, audited)
+            )
+        )
+        or "",
+        holds=(
+            ended
+            and _HOLDS.format(
+                holds=objects["holds"], **held, values=_rows("h", holds.COLUMNS, ended)
+            )
+        )
+        or "",
+    )

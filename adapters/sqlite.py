@@ -1,0 +1,137 @@
+"""The event store on SQLite: separate statements in one write transaction, the same compare-and-swap.
+
+SQLite lets one writer at a time in, so commit order is position order and what a reader sees has no gaps to come.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from lockledger.adapters import schema as names
+from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row
+from lockledger.projections import audit_trail, current_holders, holds
+from lockledger.projections.columns import instant_from_text, instant_to_text
+
+
+class SQLiteEventStore(EventStore):
+    """One ledger's events and projections in one SQLite file."""
+
+    dialect = "sqlite"
+    # A decision made before the write transaction has begun is only good for an answer that writes nothing.
+    optimistic_attempts = 0
+
+    def begin(self, connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
+        """Nothing to do: the write transaction holds every row."""
+
+    def append(
+        self, connection: Connection, append: Append, *, until: datetime | None = None
+    ) -> Appended | None:
+        clock = datetime.now(UTC)
+        if until is not None and clock >= until:
+            return None
+        head = _plain(append.head)
+        if not self._head_moved(connection, head, append.expected):
+            return None
+        positions = [self._insert_event(connection, event) for event in append.events]
+        for row, position in zip(append.audit, positions, strict=False):
+            connection.exec_driver_sql(_INSERT_AUDIT, _plain(row) | {"position": position})
+        for row in append.holds:
+            connection.exec_driver_sql(_INSERT_HOLD, _plain(row))
+        return Appended(positions, clock)
+
+    def _head_moved(self, connection: Connection, head: Row, expected: int) -> bool:
+        """A missing head may begin at the first version only, never at version 6."""
+        if expected < 1 and connection.exec_driver_sql(_INSERT_HEAD, head).rowcount == 1:
+            return True
+        return connection.exec_driver_sql(_MOVE_HEAD, head | {"expected": expected}).rowcount == 1
+
+    def _insert_event(self, connection: Connection, event: StoredEvent) -> int:
+        values = (
+            event.lock_id.hex,
+            event.version,
+            self.ledger,
+            event.topic,
+            event.state,
+            event.hash,
+        )
+        position = connection.exec_driver_sql(_INSERT_EVENT, values).lastrowid
+        return int(position)
+
+    def settled(self, connection: Connection, *, beyond: int = 0) -> int:
+        return int(connection.exec_driver_sql(_LAST_POSITION, (self.ledger,)).scalar() or beyond)
+
+    def stored(
+        self, connection: Connection, *, after: int, upto: int, limit: int
+    ) -> list[tuple[int, StoredEvent]]:
+        rows = connection.exec_driver_sql(_STORED, (self.ledger, after, upto, limit))
+        return [(row[0], StoredEvent(UUID(row[1]), *row[2:6])) for row in rows]
+
+    def _newest(
+        self, connection: Connection, stream: UUID
+    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
+        row = connection.exec_driver_sql(_NEWEST, (stream.hex, stream.hex)).one()
+        clock = datetime.now(UTC)
+        event, head = tuple(row[:4]), row[4:]
+        if head[0] is None:
+            return clock, None if event[0] is None else event, None
+        facts: Row = dict(zip(HEAD_FACTS, head, strict=True))
+        if facts["expires_at"] is not None:
+            facts["expires_at"] = instant_from_text(facts["expires_at"])
+        return clock, None if event[0] is None else event, facts
+
+
+def _plain(row: Row) -> Row:
+    """A row as the driver takes it: instants as fixed-width text, ids as hexadecimal digits."""
+    return {name: _plain_value(value) for name, value in row.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return instant_to_text(value)
+    return value.hex if isinstance(value, UUID) else value
+
+
+def _insert(table: str, columns: Sequence[str], *, quiet: bool = False) -> str:
+    listed = ", ".join(f'"{name}"' for name in columns)
+    values = ", ".join(f":{name}" for name in columns)
+    conflict = " ON CONFLICT (lock_id) DO NOTHING" if quiet else ""
+    return f"INSERT INTO {table} ({listed}) VALUES ({values}){conflict}"
+
+
+_NEWEST = f"""
+SELECT e.version, e.topic, e.state, e.hash, {", ".join(f"h.{name}" for name in HEAD_FACTS)}
+FROM (SELECT 1) AS wanted
+LEFT JOIN (
+    SELECT version, topic, state, hash FROM {names.EVENTS} WHERE lock_id = ? ORDER BY version DESC LIMIT 1) AS e
+LEFT JOIN {names.CURRENT_HOLDERS} AS h ON h.lock_id = ?
+"""
+
+_STORED = f"""
+SELECT position, lock_id, version, topic, state, hash FROM {names.EVENTS}
+WHERE ledger = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?
+"""
+
+_LAST_POSITION = f"SELECT max(position) FROM {names.EVENTS} WHERE ledger = ?"
+
+_MOVE_HEAD = f"""
+UPDATE {names.CURRENT_HOLDERS}
+SET {", ".join(f'"{name}" = :{name}' for name in current_holders.COLUMNS if name not in ("lock_id", "ledger"))}
+WHERE lock_id = :lock_id AND ledger = :ledger AND version = :expected
+"""
+
+_INSERT_HEAD = _insert(names.CURRENT_HOLDERS, current_holders.COLUMNS, quiet=True)
+
+_INSERT_EVENT = f"""
+INSERT INTO {names.EVENTS} (lock_id, version, ledger, topic, state, hash) VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+_INSERT_AUDIT = _insert(names.AUDIT_TRAIL, (*audit_trail.COLUMNS, "position"))
+
+_INSERT_HOLD = _insert(names.HOLDS, holds.COLUMNS)

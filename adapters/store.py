@@ -1,0 +1,222 @@
+"""What both event stores share: reading a lock's newest event, and what one append writes.
+
+A store works on a connection that somebody else opened and decides nothing. Every change of a lock goes through
+`append`, which compares the version of the lock's head row (the current-holder table) and swaps it, and writes events,
+audit entries and ended holds with it, or nothing at all.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from lockledger.adapters.encoding import FIRST, StoredEvent, chain, decode
+from lockledger.adapters.failures import translated
+from lockledger.adapters.schema import Tables, declared
+from lockledger.domain.errors import TamperedLedger
+from lockledger.domain.events import EVENTS, LockEvent, LockExtended
+from lockledger.domain.holds import Hold, RecordedEvent
+from lockledger.domain.keys import lock_id
+from lockledger.domain.lock import Lock, evolve
+from lockledger.projections import audit_trail, current_holders, holds
+
+Row = dict[str, Any]
+SAVEPOINT: Final = "lockledger_append"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """A lock as its newest event tells it, that event's hash, and the database's clock when it was read."""
+
+    lock: Lock
+    hash: bytes
+    clock: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """All that one append writes to one stream. `moves_token`: a hold begins or ends, so a guard must be waited for."""
+
+    stream: UUID
+    expected: int
+    events: Sequence[StoredEvent]
+    head: Row
+    audit: Sequence[Row] = ()
+    holds: Sequence[Row] = ()
+    moves_token: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Positions in version order, and the database's clock once the lock's head had moved."""
+
+    positions: Sequence[int]
+    clock: datetime
+
+
+class EventStore(ABC):
+    """One ledger's events and projections on one kind of database."""
+
+    dialect: str
+    optimistic_attempts: int
+    """How often an append is tried on a decision that was made before the lock's head was locked."""
+
+    def __init__(self, ledger: str, schema: str | None) -> None:
+        self.ledger = ledger
+        self.schema = schema
+        self.tables: Tables = declared(self.dialect, schema)
+        self.namespace = namespace(self.tables.events.schema or "", ledger)
+
+    def lock_id(self, key: str) -> UUID:
+        """The id of the lock with this key in this ledger."""
+        return lock_id(self.ledger, key)
+
+    def newest(self, connection: Connection, key: str) -> Newest:
+        """The lock with this key: one statement, one index lookup, however many events it has.
+
+        Raises `TamperedLedger` when the lock's head row does not say what its newest event says.
+        """
+        stream = self.lock_id(key)
+        clock, event, head = self._newest(connection, stream)
+        if event is None:
+            if head is not None and head["version"] != 0:
+                raise TamperedLedger(
+                    key, f"its head row is at version {head['version']}, but it has no event"
+                )
+            return Newest(Lock(stream, key), FIRST, clock)
+        version, topic, state, event_hash = event
+        if topic not in EVENTS:
+            raise TamperedLedger(key, f"its newest event, version {version}, is a foreign {topic}")
+        lock = evolve(decode(stream, version, topic, state))
+        if lock.key != key:
+            raise TamperedLedger(key, f"its stream holds events of {lock.key!r}")
+        expected = current_holders.row(self.ledger, lock)
+        wrong = [name for name in HEAD_FACTS if head is None or head[name] != expected[name]]
+        if wrong:
+            found = "is missing" if head is None else f"differs in {', '.join(wrong)}"
+            raise TamperedLedger(
+                key, f"its head row {found}, its newest event is version {version}"
+            )
+        return Newest(lock, bytes(event_hash), clock)
+
+    def recording(self, newest: Newest, events: Sequence[LockEvent]) -> Append:
+        """What has to be written so that these events follow the newest one."""
+        stored = tuple(chain(self.ledger, newest.hash, events))
+        return Append(
+            stream=newest.lock.id,
+            expected=newest.lock.version,
+            events=stored,
+            head=current_holders.row(self.ledger, evolve(events[-1])),
+            audit=[
+                audit_trail.row(self.ledger, event, each.hash)
+                for event, each in zip(events, stored, strict=True)
+            ],
+            holds=[row for event in events if (row := holds.row(self.ledger, event)) is not None],
+            moves_token=not all(isinstance(event, LockExtended) for event in events),
+        )
+
+    def ended_hold(self, connection: Connection, key: str, token: int) -> Hold | None:
+        """The hold of this lock with that token, when it has ended."""
+        query = holds.ended_hold(self.tables.holds, self.lock_id(key), token)
+        found = connection.execute(query).mappings().first()
+        return None if found is None else current_holders.hold_of(found)
+
+    def settled_page(
+        self, connection: Connection, after: int, limit: int
+    ) -> tuple[list[RecordedEvent], int]:
+        """The next settled lock events after a position, and the position up to which none is left to read.
+
+        Outside any transaction: in an old snapshot the cursor would pass what it cannot see.
+        """
+        upto = self.settled(connection, beyond=after)
+        if upto <= after:
+            return [], after
+        rows = self.stored(connection, after=after, upto=upto, limit=limit)
+        events = [
+            RecordedEvent(position, decode(event.lock_id, event.version, event.topic, event.state))
+            for position, event in rows
+            if event.topic in EVENTS
+        ]
+        return events, rows[-1][0] if len(rows) == limit else upto
+
+    @contextmanager
+    def savepoint(self, connection: Connection) -> Iterator[None]:
+        """A savepoint of ours inside an open transaction: an error takes back what was done since, row locks too.
+
+        SQL and not SQLAlchemy's nested transaction, whose bookkeeping and events are the host's.
+        """
+        connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            yield
+        except BaseException:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+                connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            raise
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    @contextmanager
+    def transaction(self, connection: Connection, *, key: str | None = None) -> Iterator[None]:
+        """A write transaction of our own on an AUTOCOMMIT connection."""
+        with translated(key=key):
+            self.begin(connection)
+        try:
+            yield
+        except BaseException:
+            if not connection.invalidated:
+                connection.rollback()
+            raise
+        with translated(key=key, commits=True):
+            connection.commit()
+
+    @abstractmethod
+    def begin(self, connection: Connection) -> None:
+        """Begins a write transaction on an AUTOCOMMIT connection; `connection.commit()` ends it."""
+
+    @abstractmethod
+    def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
+        """Locks the lock's head row in the open transaction, making one at version 0 when there is none."""
+
+    @abstractmethod
+    def append(
+        self, connection: Connection, append: Append, *, until: datetime | None = None
+    ) -> Appended | None:
+        """Writes all of it, or nothing and returns `None`, when the lock's head is not at the expected version.
+
+        `until`: nothing is written either once the database's clock has reached it.
+        """
+
+    @abstractmethod
+    def settled(self, connection: Connection, *, beyond: int = 0) -> int:
+        """The position up to which no event can appear any more; asked outside any transaction.
+
+        Who knows already that everything up to `beyond` is settled is spared half the question when nothing is new.
+        """
+
+    @abstractmethod
+    def stored(
+        self, connection: Connection, *, after: int, upto: int, limit: int
+    ) -> list[tuple[int, StoredEvent]]:
+        """The stored events in (after, upto], at most `limit`, in position order."""
+
+    @abstractmethod
+    def _newest(
+        self, connection: Connection, stream: UUID
+    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
+        """The clock, the newest event's version, topic, state and hash, and the head row's `HEAD_FACTS`."""
+
+
+HEAD_FACTS: Final = ("version", "ledger", "key", "holder", "token", "expires_at")
+"""What the read before a decision compares between the head row and the newest event."""
+
+
+def namespace(schema: str, ledger: str) -> int:
+    """16 bits, never 0, that tell this ledger's advisory locks from others'; a collision only delays readers."""
+    digest = sha256(f"{schema}\0{ledger}".encode()).digest()
+    return int.from_bytes(digest[:2], "big") or 1

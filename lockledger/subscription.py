@@ -1,0 +1,76 @@
+"""Following a ledger: every committed event once, in position order, for as long as one listens."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+from lockledger.domain.holds import RecordedEvent
+
+PAGE = 500
+NextPage = Callable[[int], tuple[list[RecordedEvent], int]]
+"""Given a position, the next events and the position up to which nothing is left to read."""
+
+
+def read_settled(next_page: NextPage, after: int) -> Iterator[RecordedEvent]:
+    """The events after a position, up to what was settled when the last page was read; holds no connection between."""
+    while True:
+        events, reached = next_page(after)
+        yield from events
+        if reached == after:
+            return
+        after = reached
+
+
+class Subscription(Iterator[RecordedEvent]):
+    """Yields events as they settle, and waits for more. Use it as a context manager; one consumer at a time.
+
+    `position` is that of the last event yielded, or where the subscription stands before it: pass it as `after` to go
+    on later. `close` may be called from any thread and ends the iteration. A database error comes through to the
+    consumer, who may go on iterating: nothing is skipped.
+    """
+
+    def __init__(
+        self, next_page: NextPage, *, after: int, key_prefix: str | None, poll: float
+    ) -> None:
+        self.position = after
+        self._next_page = next_page
+        self._reached = after
+        self._key_prefix = key_prefix or ""
+        self._poll = poll
+        self._ready: deque[RecordedEvent] = deque()
+        self._closed = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RecordedEvent:
+        while not self._closed.is_set():
+            if self._ready:
+                recorded = self._ready.popleft()
+                self.position = recorded.position
+                return recorded
+            self.position = self._reached
+            events, reached = self._next_page(self._reached)
+            wanted = (each for each in events if each.event.key.startswith(self._key_prefix))
+            self._ready.extend(wanted)
+            self._reached = reached
+            if not events:
+                self._closed.wait(self._poll)
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the iteration, also one that waits in another thread."""
+        self._closed.set()
