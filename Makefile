@@ -22,7 +22,7 @@ $(READY): $(LOCK) pyproject.toml
 	  exit 1; \
 	fi; \
 	[ -x $(BIN)/python ] || $$found -m venv $(VENV) || { \
-	  echo "$$found cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	  rm -rf $(VENV); echo "$$found cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r $(LOCK)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -22,7 +22,8 @@ A_RUN_OF_ITS_OWN = """
 import sys, time
 from support.postgres import EmbeddedPostgres
 server = EmbeddedPostgres(durable=False)
-print(server.log.parent, flush=True)
+with server.connect() as connection:
+    print(*connection.execute("SHOW data_directory").fetchone(), server.log.parent, flush=True)
 time.sleep(60)
 """
 
@@ -82,12 +83,13 @@ def test_a_server_is_gone_with_its_run_however_that_ends(how: signal.Signals) ->
         text=True,
     ) as its_own:
         assert its_own.stdout is not None
-        folder = Path(its_own.stdout.readline().strip())
-        process = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+        data, folder = (Path(path) for path in its_own.stdout.readline().split())
+        process = int((data / "postmaster.pid").read_text().splitlines()[0])
         its_own.send_signal(how)
     deadline = time.monotonic() + 20
-    while folder.exists() and time.monotonic() < deadline:
+    while (data.exists() or folder.exists()) and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert not data.exists()
     assert not folder.exists()
     state = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True
