@@ -138,6 +138,6 @@ def sqlite_file(path: Path) -> Iterator[Database]:
 
 def migrate(database: Database) -> None:
     """Bring a database to this release's schema."""
-    from lockledger.adapters import migration
+    from lockledger.adapters.migration import migrate as bring_up_to_date
 
-    migration.migrate(database.engine())
+    bring_up_to_date(database.engine())
