@@ -165,6 +165,7 @@ print(asdict(Child(1, b=3)), [f.name for f in fields(Child)], Child(1) == Child(
 def test_the_import_leaves_the_hosts_psycopg_loggers_alone(installed: Path, level: str) -> None:
     code = f"""
 import logging, sys
+import alembic, psycopg, sqlalchemy  # each sets its own logger once, also without lockledger
 names = ["psycopg", "psycopg.pool", "sqlalchemy", "sqlalchemy.engine", "alembic", ""]
 for name in names[:-1]:
     logging.getLogger(name).setLevel(logging.{level})
