@@ -8,7 +8,6 @@ of every position that may still come. The statement's parts wait for each other
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -67,7 +66,7 @@ class PostgresEventStore(EventStore):
         sql = _append(
             self.schema,
             len(append.events),
-            len(append.audit),
+            bool(append.audit),
             len(append.holds),
             append.moves_token,
         )
@@ -81,8 +80,8 @@ class PostgresEventStore(EventStore):
         for number, event in enumerate(append.events):
             for name in _EVENT:
                 values[f"e{number}_{name}"] = getattr(event, name)
-        _number(values, "a", append.audit)
-        _number(values, "h", append.holds)
+        _number(values, "e", append.audit, _AUDITED)
+        _number(values, "h", append.holds, _ENDED)
         rows = connection.exec_driver_sql(sql, values).all()
         if not rows:
             return None
@@ -121,10 +120,10 @@ class PostgresEventStore(EventStore):
         )
 
 
-def _number(values: Row, prefix: str, rows: Iterable[Row]) -> None:
+def _number(values: Row, prefix: str, rows: Iterable[Row], columns: Iterable[str]) -> None:
     for number, row in enumerate(rows):
-        for name, value in row.items():
-            values[f"{prefix}{number}_{name}"] = value
+        for name in columns:
+            values[f"{prefix}{number}_{name}"] = row[name]
 
 
 # One index lookup for the event however many there are, and the head in the same snapshot. clock_timestamp() and never
@@ -180,26 +179,33 @@ WITH head AS (
                 (%(namespace)s::bigint << 48) | pg_sequence_last_value('{sequence}'::regclass))::text || 'held',
             true) END
     FROM head
+), new ({new_columns}) AS (VALUES {new_values}
 ), events AS (
     INSERT INTO {events} (lock_id, version, position, ledger, topic, state, hash)
-    SELECT %(lock_id)s::uuid, e.version, CASE WHEN fence.counted THEN nextval('{sequence}'::regclass) END,
-        %(ledger)s, e.topic, e.state, e.hash
-    FROM fence CROSS JOIN (VALUES {event_values}) AS e (version, topic, state, hash)
+    SELECT %(lock_id)s::uuid, version, CASE WHEN counted THEN nextval('{sequence}'::regclass) END,
+        %(ledger)s, topic, state, hash
+    FROM fence CROSS JOIN new
     RETURNING version, position
 ){audit}{holds}
-SELECT events.position, fence.moved_at FROM events CROSS JOIN fence ORDER BY events.version
+SELECT position, moved_at FROM events CROSS JOIN fence ORDER BY version
 """
 
 _AUDIT = """, audit AS (
-    INSERT INTO {audit} ({columns}, position)
-    SELECT {selected}, events.position
-    FROM events JOIN (VALUES {values}) AS a ({columns}) ON a.version = events.version
+    INSERT INTO {audit} (lock_id, ledger, key, version, event_hash, {columns}, position)
+    SELECT %(lock_id)s::uuid, %(ledger)s, %(key)s, version, hash, {columns}, position
+    FROM events JOIN new USING (version)
 )"""
 
 _HOLDS = """, holds AS (
-    INSERT INTO {holds} ({columns})
-    SELECT {selected} FROM fence CROSS JOIN (VALUES {values}) AS a ({columns})
+    INSERT INTO {holds} (lock_id, ledger, key, {columns})
+    SELECT %(lock_id)s::uuid, %(ledger)s, %(key)s, ended.* FROM fence CROSS JOIN (VALUES {values}) AS ended
 )"""
+
+_SHARED = ("lock_id", "ledger", "key")
+_AUDITED = tuple(
+    name for name in audit_trail.COLUMNS if name not in (*_SHARED, "version", "event_hash")
+)
+_ENDED = tuple(name for name in holds.COLUMNS if name not in _SHARED)
 
 
 def _objects(schema: str | None) -> dict[str, str]:
@@ -243,39 +249,31 @@ def _listed(columns: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _append(schema: str | None, events: int, audited: int, ended: int, moves_token: bool) -> str:
-    """The append of so many events. A statement that does not set the token passes a guard of the hold."""
+def _append(schema: str | None, events: int, audited: bool, ended: int, moves_token: bool) -> str:
+    """The append of so many events. A statement that does not set the token passes a guard of the hold.
+
+    Each value is given once, so that psycopg caches the statements of takes and releases (50 values, 4,096 characters).
+    """
     objects = _objects(schema)
-    heads = current_holders.COLUMNS
     changed = [
         name
-        for name in heads
+        for name in current_holders.COLUMNS
         if name not in ("lock_id", "ledger") and (moves_token or name != "token")
     ]
-    audit: dict[str, Any] = {"columns": _listed(audit_trail.COLUMNS)}
-    audit["selected"] = ", ".join(f'a."{name}"' for name in audit_trail.COLUMNS)
-    held: dict[str, Any] = {"columns": _listed(holds.COLUMNS)}
-    held["selected"] = ", ".join(f'a."{name}"' for name in holds.COLUMNS)
+    new = (*_EVENT, *_AUDITED) if audited else _EVENT
+    audit = _AUDIT.format(audit=objects["audit"], columns=_listed(_AUDITED)) if audited else ""
+    held = _HOLDS.format(
+        holds=objects["holds"], columns=_listed(_ENDED), values=_rows("h", _ENDED, ended)
+    )
     return _APPEND.format(
         heads=objects["heads"],
         events=objects["events"],
         sequence=objects["sequence"],
-        head_columns=_listed(heads),
-        head_values=", ".join(_typed(name, name) for name in heads),
+        head_columns=_listed(current_holders.COLUMNS),
+        head_values=", ".join(_typed(name, name) for name in current_holders.COLUMNS),
         head_changes=", ".join(f'"{name}" = excluded."{name}"' for name in changed),
-        event_values=_rows("e", _EVENT, events),
-        audit=(
-            audited
-            and _AUDIT.format(
-                audit=objects["audit"], **audit, values=_rows("a", audit_trail.COLUMNS, audited)
-            )
-        )
-        or "",
-        holds=(
-            ended
-            and _HOLDS.format(
-                holds=objects["holds"], **held, values=_rows("h", holds.COLUMNS, ended)
-            )
-        )
-        or "",
+        new_columns=_listed(new),
+        new_values=_rows("e", new, events),
+        audit=audit,
+        holds=held if ended else "",
     )
