@@ -1,15 +1,15 @@
-"""The writing verbs: what is checked at the door, and how a decision gets into the store.
+"""The writing verbs: how a decision gets into the store.
 
 A take goes through here like this: the door checks the arguments; the store reads the newest event of the lock, with
 the clock; the `Lock` decides; the store appends, if the lock is still where it was and the decision still fresh; else
 it is read and decided again. After two such refusals the lock's row is locked first, so a call always ends.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Generic, Literal, TypeVar, cast, get_args
+from datetime import datetime
+from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
 
@@ -18,19 +18,11 @@ from lockledger.adapters.failures import SERIALIZATION_FAILURE, sqlstate, transl
 from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended
-from lockledger.domain.holds import Grant, Hold, RecordedEvent
-from lockledger.domain.keys import check_holder, check_key
-from lockledger.domain.lock import Call, Decision, EndedHolds, IfMine, Lock, Take
-from lockledger.domain.metadata import check_metadata
+from lockledger.domain.holds import Hold, RecordedEvent
+from lockledger.domain.lock import Decision, EndedHolds, Lock
 from lockledger.domain.policy import Clock, Policy, TakeRequest
-from lockledger.domain.reasons import check_reason
-from lockledger.domain.ttl import CheckedTtl, Ttl, check_ttl
 
 T = TypeVar("T")
-Verb = Literal["take", "try_take"]
-Metadata = Mapping[str, object] | None
-_ANY_TIME = datetime.min.replace(tzinfo=UTC)
-"""Where no instant is compared with the time, the clock is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,110 +40,6 @@ class Performed(Generic[T]):
 
     outcome: T
     events: tuple[RecordedEvent, ...] = ()
-
-
-class Door:
-    """Checks the arguments of every writing verb before anything else happens."""
-
-    def __init__(self, clock: Clock | None) -> None:
-        self._clock = clock
-
-    def take(
-        self,
-        key: str,
-        holder: str,
-        *,
-        ttl: Ttl = None,
-        takeover_reason: str | None = None,
-        if_mine: IfMine = "return",
-        expected_token: int | None = None,
-        actor: str | None = None,
-        metadata: Metadata = None,
-        verb: Verb = "take",
-    ) -> Command[Grant]:
-        """A take; see the contract's table for what becomes of it."""
-        key, holder = check_key(key), check_holder(holder)
-        if if_mine not in get_args(IfMine):
-            raise ValueError(
-                f"if_mine={if_mine!r}: use one of {', '.join(map(repr, get_args(IfMine)))}"
-            )
-        call = _call(actor, holder, metadata)
-        reason = check_reason(takeover_reason)
-        wish = Take(
-            holder, call, self._ttl(ttl), reason, if_mine, _token(expected_token, "expected_token")
-        )
-
-        def request(current: Hold | None) -> TakeRequest:
-            return TakeRequest(verb, key, holder, call.actor, current, dict(call.metadata))
-
-        return Command(key, lambda lock, now, _: lock.take(wish, now), request)
-
-    def release(
-        self,
-        key: str,
-        holder: str,
-        *,
-        token: int | None = None,
-        reason: str | None = None,
-        actor: str | None = None,
-        metadata: Metadata = None,
-    ) -> Command[bool]:
-        """A release by the holder."""
-        key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
-        call, why = _call(actor, holder, metadata), check_reason(reason)
-        return Command(
-            key, lambda lock, now, ended: lock.release(holder, token, why, call, now, ended)
-        )
-
-    def extend(
-        self,
-        key: str,
-        holder: str,
-        ttl: Ttl,
-        *,
-        token: int | None = None,
-        actor: str | None = None,
-        metadata: Metadata = None,
-    ) -> Command[Grant]:
-        """An extension by the holder."""
-        key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
-        call, length = _call(actor, holder, metadata), self._ttl(ttl)
-        return Command(
-            key, lambda lock, now, ended: lock.extend(holder, length, token, call, now, ended)
-        )
-
-    def force_release(
-        self,
-        key: str,
-        *,
-        actor: str,
-        reason: str,
-        expected_token: int | None = None,
-        metadata: Metadata = None,
-    ) -> Command[Hold | None]:
-        """An end by somebody with the right to."""
-        key, call = check_key(key), _call(actor, actor, metadata)
-        why = cast(str, check_reason(reason, mandatory=True))
-        token = _token(expected_token, "expected_token")
-        return Command(key, lambda lock, now, _: lock.force_release(token, why, call, now))
-
-    def _ttl(self, ttl: Ttl) -> CheckedTtl:
-        return check_ttl(ttl, checked_now(self._clock) if isinstance(ttl, datetime) else _ANY_TIME)
-
-
-def _call(actor: str | None, holder: str, metadata: Metadata) -> Call:
-    acting = holder if actor is None else check_holder(actor, what="actor")
-    return Call(acting, check_metadata(metadata))
-
-
-def _token(token: int | None, name: str) -> int | None:
-    if token is None:
-        return None
-    if isinstance(token, bool) or not isinstance(token, int):
-        raise TypeError(f"{name} must be an int, not {token!r}; pass grant.token")
-    if not 0 <= token < 2**63:
-        raise ValueError(f"{name}={token}: tokens are 0 (nobody) and above; pass grant.token")
-    return int(token)
 
 
 class _TakenBack(Exception):

@@ -1,0 +1,259 @@
+"""The verbs that a ledger has on its own and inside a caller's transaction."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from lockledger.commands import Command, Performed
+from lockledger.domain.errors import LockedByOther, NotHolding
+from lockledger.domain.holds import AuditEntry, Grant, Hold, Page
+from lockledger.domain.keys import check_key
+from lockledger.domain.lock import IfMine
+from lockledger.domain.ttl import Ttl
+from lockledger.door import Door, Metadata
+from lockledger.queries import Queries, audit_filter
+
+T = TypeVar("T")
+
+
+class Verbs(ABC):
+    """Checks the arguments at the door, and leaves it to the kind of ledger on which connection the verb runs."""
+
+    _door: Door
+    _queries: Queries
+
+    @abstractmethod
+    def perform(self, command: Command[T]) -> Performed[T]:
+        """Carries out a checked command, and tells what was recorded for it."""
+
+    @abstractmethod
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        """Runs a query on a connection."""
+
+    @property
+    @abstractmethod
+    def _alone(self) -> bool:
+        """Whether the verb has a connection and a snapshot to itself, so that pages must not pass what may still come."""
+
+    def take(
+        self,
+        key: str,
+        holder: str,
+        *,
+        ttl: Ttl = None,
+        takeover_reason: str | None = None,
+        if_mine: IfMine = "return",
+        expected_token: int | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> Grant:
+        """Takes the lock for `holder`, or takes it over when a non-blank `takeover_reason` is given.
+
+        `ttl`: seconds, a `timedelta` or an aware instant, more than 0 and at most 100 years from the grant; `None`
+        never expires. `if_mine`: what a hold of the same holder means: `"return"` it unchanged, `"extend"` it,
+        `"refuse"` it, `"replace"` it by a new one. `expected_token`: only if the live hold has this token (0: nobody
+        holds it). Repeating the call gives the same grant with `created=False`, but for `"replace"`.
+
+        Raises `LockedByOther`, `HoldChanged`, `NotLockable`; `InvalidKey`, `InvalidHolder`, `InvalidTtl`,
+        `InvalidReason`, `InvalidMetadata`, `TypeError`; `ConcurrencyConflict`, `OutcomeUnknown`, `SchemaMismatch`,
+        `TamperedLedger`. After any of them but `OutcomeUnknown`, nothing was recorded.
+        """
+        return self.perform(
+            self._door.take(
+                key,
+                holder,
+                ttl=ttl,
+                takeover_reason=takeover_reason,
+                if_mine=if_mine,
+                expected_token=expected_token,
+                actor=actor,
+                metadata=metadata,
+            )
+        ).outcome
+
+    def try_take(
+        self,
+        key: str,
+        holder: str,
+        *,
+        ttl: Ttl = None,
+        takeover_reason: str | None = None,
+        if_mine: IfMine = "return",
+        expected_token: int | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> Grant | None:
+        """As `take`, `None` instead of `LockedByOther`; every other error comes through."""
+        command = self._door.take(
+            key,
+            holder,
+            ttl=ttl,
+            takeover_reason=takeover_reason,
+            if_mine=if_mine,
+            expected_token=expected_token,
+            actor=actor,
+            metadata=metadata,
+            verb="try_take",
+        )
+        try:
+            return self.perform(command).outcome
+        except LockedByOther:
+            return None
+
+    def release(
+        self,
+        key: str,
+        holder: str,
+        *,
+        token: int | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> bool:
+        """Ends the holder's hold: `True`; `False` when nobody holds the lock.
+
+        Raises `NotLockHolder` when somebody else holds it. With a `token`, `HoldLost` when the hold with this token is
+        over, with how, when, by whom and why; but a release repeated after the hold's own release is `False`.
+        """
+        return self.perform(
+            self._door.release(
+                key, holder, token=token, reason=reason, actor=actor, metadata=metadata
+            )
+        ).outcome
+
+    def try_release(
+        self,
+        key: str,
+        holder: str,
+        *,
+        token: int | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> bool:
+        """As `release`, `False` instead of `NotHolding`: fit for a `finally`."""
+        try:
+            return self.release(
+                key, holder, token=token, reason=reason, actor=actor, metadata=metadata
+            )
+        except NotHolding:
+            return False
+
+    def extend(
+        self,
+        key: str,
+        holder: str,
+        ttl: Ttl,
+        *,
+        token: int | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> Grant:
+        """Moves the expiry to the later of the old one and now + `ttl` (or the instant given); never shortens.
+
+        A hold without expiry stays so; an extension that moves nothing records nothing. Raises `NotHeld`,
+        `NotLockHolder`, with a `token` `HoldLost`; `None` as ttl is an `InvalidTtl`.
+        """
+        return self.perform(
+            self._door.extend(key, holder, ttl, token=token, actor=actor, metadata=metadata)
+        ).outcome
+
+    def force_release(
+        self,
+        key: str,
+        *,
+        actor: str,
+        reason: str,
+        expected_token: int | None = None,
+        metadata: Metadata = None,
+    ) -> Hold | None:
+        """Ends whoever's hold and gives it with its end; `None`, and nothing recorded, when nobody holds the lock.
+
+        `reason` is mandatory (`InvalidReason`). Raises `HoldChanged` when `expected_token` is not the live hold's (0
+        when there is none). Who may force is the host's question: this trusts its caller.
+        """
+        return self.perform(
+            self._door.force_release(
+                key, actor=actor, reason=reason, expected_token=expected_token, metadata=metadata
+            )
+        ).outcome
+
+    def holder_of(self, key: str) -> Hold | None:
+        """The live hold, `None` when there is none; its expiry is judged now."""
+        return self._ask(lambda connection: self._queries.holder_of(connection, key))
+
+    def is_locked(self, key: str) -> bool:
+        """Whether there is a live hold now."""
+        return self.holder_of(key) is not None
+
+    def current_holders(
+        self,
+        *,
+        holder: str | None = None,
+        key_prefix: str | None = None,
+        under: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Hold, str]:
+        """The live holds, by key, at most `limit` (1 to 1,000); pass `next_after` as `after` for more.
+
+        `under` matches the key itself and all keys under it, `key_prefix` any text a key begins with.
+        """
+        return self._ask(
+            lambda connection: self._queries.current_holders(
+                connection,
+                holder=holder,
+                key_prefix=key_prefix,
+                under=under,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    def history(
+        self, key: str, *, extensions: bool = False, after: int | None = None, limit: int = 100
+    ) -> Page[AuditEntry, int]:
+        """What happened to one lock, oldest first; extensions only when asked for. Pages by position."""
+        return self.audit_trail(key=check_key(key), extensions=extensions, after=after, limit=limit)
+
+    def audit_trail(
+        self,
+        *,
+        key: str | None = None,
+        key_prefix: str | None = None,
+        under: str | None = None,
+        holder: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        extensions: bool = False,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> Page[AuditEntry, int]:
+        """Who did what to which lock, in position order, at most `limit` (1 to 1,000) entries a page.
+
+        `since` and `until` (excluded) bound `occurred_at`; `holder` matches who gained or lost; `action` is an event's
+        name. Extensions only when asked for. Without `key`, nothing beyond the settled position is shown, so that
+        following `next_after` skips nothing; it may lag behind the oldest open transaction that changed a lock here.
+        """
+        wanted = audit_filter(
+            key=key,
+            key_prefix=key_prefix,
+            under=under,
+            holder=holder,
+            actor=actor,
+            action=action,
+            since=since,
+            until=until,
+            extensions=extensions or action == "LockExtended",
+        )
+        settled = self._alone and key is None
+        return self._ask(
+            lambda connection: self._queries.audit_trail(
+                connection, wanted, after=after, limit=limit, settled=settled
+            )
+        )
