@@ -33,8 +33,7 @@ class NoOffset(tzinfo):
     def utcoffset(self, dt: datetime | None) -> None:
         return None
 
-    def dst(self, dt: datetime | None) -> None:
-        return None
+    dst = utcoffset
 
     def tzname(self, dt: datetime | None) -> str:
         return "nowhere"
