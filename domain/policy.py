@@ -36,14 +36,19 @@ class Policy(Protocol[C]):
     nothing is recorded then.
     """
 
+    # A method without a statement would be abstract to a type checker, and must be overridden then.
+
     def lock_subject(self, connection: C, key: str) -> None:
         """Lock the host's own row here. Run once per call and key by every writing verb, first."""
+        return
 
     def check_take(self, connection: C, request: TakeRequest) -> None:
         """May this be taken? Raise `NotLockable(code=…)` or an exception of your own if not.
 
         Run after each read that a decision rests on, also when the holder has the hold already; so it may run again.
         """
+        return
 
     def recorded(self, connection: C, events: Sequence[RecordedEvent]) -> None:
         """Write your own rows here: run once per append, after events and projections are written, before the commit."""
+        return
