@@ -5,8 +5,8 @@ the clock; the `Lock` decides; the store appends, if the lock is still where it 
 it is read and decided again. After two such refusals the lock's row is locked first, so a call always ends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -55,11 +55,6 @@ class Commands:
         self._store = store
         self._clock = clock
         self._policy = policy
-
-    @property
-    def needs_transaction(self) -> bool:
-        """A policy runs in the transaction that makes the change, so there must be one from the start."""
-        return self._policy is not None
 
     def perform(self, connection: Connection, command: Command[T], *, inside: bool) -> Performed[T]:
         """Decides and records. `inside`: a transaction is open, and stays open and usable whatever happens here."""
@@ -158,12 +153,6 @@ class Commands:
             if inside
             else self._store.transaction(connection, key=key)
         )
-
-    @contextmanager
-    def transaction(self, connection: Connection, key: str) -> Iterator[None]:
-        """One explicit transaction for a call that a policy takes part in."""
-        with self._store.transaction(connection, key=key):
-            yield
 
 
 def _recorded(positions: Sequence[int], events: tuple[LockEvent, ...]) -> tuple[RecordedEvent, ...]:

@@ -23,8 +23,12 @@ _ANY_TIME = datetime.min.replace(tzinfo=UTC)
 class Door:
     """Checks the arguments of every writing verb before anything else happens."""
 
-    def __init__(self, clock: Clock | None) -> None:
+    def __init__(
+        self, clock: Clock | None, *, actor: str | None = None, metadata: Metadata = None
+    ) -> None:
         self._clock = clock
+        self._actor = None if actor is None else check_holder(actor, what="actor")
+        self._metadata = check_metadata(metadata)
 
     def take(
         self,
@@ -45,7 +49,7 @@ class Door:
             raise ValueError(
                 f"if_mine={if_mine!r}: use one of {', '.join(map(repr, get_args(IfMine)))}"
             )
-        call = _call(actor, holder, metadata)
+        call = self._call(actor, holder, metadata)
         reason = check_reason(takeover_reason)
         wish = Take(
             holder, call, self._ttl(ttl), reason, if_mine, _token(expected_token, "expected_token")
@@ -68,7 +72,7 @@ class Door:
     ) -> Command[bool]:
         """A release by the holder."""
         key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
-        call, why = _call(actor, holder, metadata), check_reason(reason)
+        call, why = self._call(actor, holder, metadata), check_reason(reason)
         return Command(
             key, lambda lock, now, ended: lock.release(holder, token, why, call, now, ended)
         )
@@ -85,7 +89,7 @@ class Door:
     ) -> Command[Grant]:
         """An extension by the holder."""
         key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
-        call, length = _call(actor, holder, metadata), self._ttl(ttl)
+        call, length = self._call(actor, holder, metadata), self._ttl(ttl)
         return Command(
             key, lambda lock, now, ended: lock.extend(holder, length, token, call, now, ended)
         )
@@ -94,13 +98,13 @@ class Door:
         self,
         key: str,
         *,
-        actor: str,
+        actor: str | None = None,
         reason: str,
         expected_token: int | None = None,
         metadata: Metadata = None,
     ) -> Command[Hold | None]:
         """An end by somebody with the right to."""
-        key, call = check_key(key), _call(actor, actor, metadata)
+        key, call = check_key(key), self._call(actor, None, metadata)
         why = cast(str, check_reason(reason, mandatory=True))
         token = _token(expected_token, "expected_token")
         return Command(key, lambda lock, now, _: lock.force_release(token, why, call, now))
@@ -108,10 +112,18 @@ class Door:
     def _ttl(self, ttl: Ttl) -> CheckedTtl:
         return check_ttl(ttl, checked_now(self._clock) if isinstance(ttl, datetime) else _ANY_TIME)
 
-
-def _call(actor: str | None, holder: str, metadata: Metadata) -> Call:
-    acting = holder if actor is None else check_holder(actor, what="actor")
-    return Call(acting, check_metadata(metadata))
+    def _call(self, actor: str | None, holder: str | None, metadata: Metadata) -> Call:
+        """The verb's actor wins over the door's, and that over the holder; metadata is merged key by key."""
+        if actor is not None:
+            acting = check_holder(actor, what="actor")
+        elif (acting_by_default := self._actor or holder) is not None:
+            acting = acting_by_default
+        else:
+            raise TypeError("actor is missing: say who forces this, or name an actor in using(…)")
+        if not self._metadata:
+            return Call(acting, check_metadata(metadata))
+        given = check_metadata(metadata)
+        return Call(acting, check_metadata(self._metadata | given) if given else self._metadata)
 
 
 def _token(token: int | None, name: str) -> int | None:

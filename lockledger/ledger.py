@@ -10,23 +10,15 @@ from sqlalchemy import URL, Connection, Engine
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.migration import migrate
-from lockledger.adapters.postgres import PostgresEventStore
-from lockledger.adapters.schema import check_schema
-from lockledger.adapters.sqlite import SQLiteEventStore
-from lockledger.adapters.store import EventStore
-from lockledger.commands import Command, Commands, Performed
+from lockledger.commands import Command, Performed
 from lockledger.domain.holds import RecordedEvent
-from lockledger.domain.keys import check_ledger_name
 from lockledger.domain.policy import Clock, Names, Policy
-from lockledger.door import Door
-from lockledger.queries import Queries, checked_position
+from lockledger.queries import checked_position
 from lockledger.subscription import PAGE, Subscription, read_settled
 from lockledger.verbs import Verbs
+from lockledger.workings import Workings
 
 T = TypeVar("T")
-_STORES: dict[str, type[EventStore]] = {
-    store.dialect: store for store in (PostgresEventStore, SQLiteEventStore)
-}
 
 
 class LockLedger(Verbs):
@@ -53,16 +45,28 @@ class LockLedger(Verbs):
         names: Names[Connection] | None = None,
         busy_timeout: float | timedelta = 30,
     ) -> None:
-        self.name = check_ledger_name(name)
-        self.schema = schema
         self._source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
-        self._store = _STORES[self._source.dialect](self.name, schema)
-        self._door = Door(clock)
-        self._commands = Commands(self._store, clock, policy)
-        self._queries = Queries(self._store, clock)
-        self._names = names
-        self._schema_is_right = False
+        self._workings = Workings(
+            self._source.dialect,
+            name=name,
+            schema=schema,
+            clock=clock,
+            policy=policy,
+            names=names,
+        )
+        self._queries = self._workings.queries
+        self._door = self._workings.door()
         self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The ledger's name."""
+        return self._workings.name
+
+    @property
+    def schema(self) -> str | None:
+        """The PostgreSQL schema that holds the ledger's tables, as it was given."""
+        return self._workings.schema
 
     def __enter__(self) -> Self:
         return self
@@ -87,15 +91,12 @@ class LockLedger(Verbs):
         """
         self._refuse_when_closed()
         self._source.create_missing_file()
-        migrate(self._source.engine, schema=self.schema)
+        migrate(self._source.engine, schema=self._workings.schema)
 
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command in a transaction of its own, and tells what was recorded for it."""
         with self._connection() as connection:
-            if not self._commands.needs_transaction:
-                return self._commands.perform(connection, command, inside=False)
-            with self._commands.transaction(connection, command.key):
-                return self._commands.perform(connection, command, inside=True)
+            return self._workings.perform_alone(connection, command)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._connection() as connection:
@@ -132,28 +133,22 @@ class LockLedger(Verbs):
 
     def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""
-        distinct = sorted(set(ids))
-        if self._names is None or not distinct:
-            return dict.fromkeys(distinct)
         with self._connection() as connection:
-            known = self._names(connection, distinct)
-        return {each: known.get(each) for each in distinct}
+            return self._workings.display_names(connection, ids)
 
     def _next_page(self, after: int) -> tuple[list[RecordedEvent], int]:
         with self._connection() as connection:
-            return self._store.settled_page(connection, after, PAGE)
+            return self._workings.store.settled_page(connection, after, PAGE)
 
     def _settled(self) -> int:
         with self._connection() as connection:
-            return self._store.settled(connection)
+            return self._workings.store.settled(connection)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
         self._refuse_when_closed()
         with self._source.connect() as connection:
-            if not self._schema_is_right:
-                check_schema(connection, self.schema)
-                self._schema_is_right = True
+            self._workings.check(connection)
             yield connection
 
     def _refuse_when_closed(self) -> None:

@@ -165,14 +165,14 @@ class Verbs(ABC):
         self,
         key: str,
         *,
-        actor: str,
+        actor: str | None = None,
         reason: str,
         expected_token: int | None = None,
         metadata: Metadata = None,
     ) -> Hold | None:
         """Ends whoever's hold and gives it with its end; `None`, and nothing recorded, when nobody holds the lock.
 
-        `reason` is mandatory (`InvalidReason`). Raises `HoldChanged` when `expected_token` is not the live hold's (0
+        `actor` may be left out only where `using(…)` named one (`TypeError`). `reason` is mandatory (`InvalidReason`). Raises `HoldChanged` when `expected_token` is not the live hold's (0
         when there is none). Who may force is the host's question: this trusts its caller.
         """
         return self.perform(

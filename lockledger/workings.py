@@ -1,0 +1,77 @@
+"""What a ledger is made of, whatever its colour and whoever owns the transaction; it works on a given connection."""
+
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Pool
+
+from lockledger.adapters.postgres import PostgresEventStore
+from lockledger.adapters.schema import check_schema
+from lockledger.adapters.sqlite import SQLiteEventStore
+from lockledger.adapters.store import EventStore
+from lockledger.commands import Command, Commands, Performed
+from lockledger.domain.keys import check_ledger_name
+from lockledger.domain.policy import Clock, Names, Policy
+from lockledger.door import Door, Metadata
+from lockledger.queries import Queries
+
+T = TypeVar("T")
+_STORES: dict[str, type[EventStore]] = {
+    store.dialect: store for store in (PostgresEventStore, SQLiteEventStore)
+}
+
+
+class Workings:
+    """The store, the rules over it, and what the host plugged in."""
+
+    def __init__(
+        self,
+        dialect: str,
+        *,
+        name: str,
+        schema: str | None,
+        clock: Clock | None,
+        policy: Policy[Connection] | None,
+        names: Names[Connection] | None,
+    ) -> None:
+        self.name = check_ledger_name(name)
+        self.schema = schema
+        self.store = _STORES[dialect](self.name, schema)
+        self.commands = Commands(self.store, clock, policy)
+        self.queries = Queries(self.store, clock)
+        self._clock = clock
+        self._policy = policy
+        self._names = names
+        self._checked: WeakSet[Pool] = WeakSet()
+
+    def door(self, *, actor: str | None = None, metadata: Metadata = None) -> Door:
+        """A door whose verbs act as `actor`, with this metadata, unless they say otherwise."""
+        return Door(self._clock, actor=actor, metadata=metadata)
+
+    def check(self, connection: Connection) -> None:
+        """Raises `SchemaMismatch` unless the database has this release's schema; asked once per pool."""
+        pool = connection.engine.pool
+        if pool not in self._checked:
+            check_schema(connection, self.schema)
+            self._checked.add(pool)
+
+    def perform_alone(self, connection: Connection, command: Command[T]) -> Performed[T]:
+        """Carries out a command in a transaction of its own, on a connection in AUTOCOMMIT.
+
+        A policy runs in the transaction that makes the change, so with one there is one from the start.
+        """
+        if self._policy is None:
+            return self.commands.perform(connection, command, inside=False)
+        with self.store.transaction(connection, key=command.key):
+            return self.commands.perform(connection, command, inside=True)
+
+    def display_names(
+        self, connection: Connection, ids: Collection[str]
+    ) -> Mapping[str, str | None]:
+        """The host's names of these ids as they are now; `None` for those it does not know."""
+        distinct = sorted(set(ids))
+        if self._names is None or not distinct:
+            return dict.fromkeys(distinct)
+        known = self._names(connection, distinct)
+        return {each: known.get(each) for each in distinct}
