@@ -23,13 +23,13 @@ KEY = "round:5"
 ID = lock_id("default", KEY)
 
 
-def at(seconds: float) -> datetime:
-    """The instant so many seconds after T0."""
-    return T0 + timedelta(seconds=seconds)
+def at(seconds: float | datetime) -> datetime:
+    """The instant so many seconds after T0; an instant is itself."""
+    return seconds if isinstance(seconds, datetime) else T0 + timedelta(seconds=seconds)
 
 
 class Story:
-    """One lock, the events recorded so far and the newest decision. `now` is the clock, in seconds since T0."""
+    """One lock, the events recorded so far and the newest decision. `now` is the clock: seconds since T0, or an instant."""
 
     def __init__(self) -> None:
         self.lock = Lock(ID, KEY)
@@ -40,7 +40,7 @@ class Story:
         self,
         holder: str,
         *,
-        now: float = 0,
+        now: float | datetime = 0,
         ttl: Ttl = None,
         takeover_reason: str | None = None,
         if_mine: IfMine = "return",
@@ -63,7 +63,7 @@ class Story:
         self,
         holder: str,
         *,
-        now: float = 0,
+        now: float | datetime = 0,
         token: int | None = None,
         reason: str | None = None,
         actor: str | None = None,
@@ -80,7 +80,7 @@ class Story:
         holder: str,
         ttl: Ttl,
         *,
-        now: float = 0,
+        now: float | datetime = 0,
         token: int | None = None,
         actor: str | None = None,
         metadata: Metadata | None = None,
@@ -95,7 +95,7 @@ class Story:
         *,
         actor: str,
         reason: str,
-        now: float = 0,
+        now: float | datetime = 0,
         expected_token: int | None = None,
         metadata: Metadata | None = None,
     ) -> Hold | None:
@@ -123,7 +123,7 @@ class Story:
         )
         return self._record(Decision(event, (event,)))
 
-    def live_hold(self, now: float) -> Hold | None:
+    def live_hold(self, now: float | datetime) -> Hold | None:
         return self.lock.live_hold(self.lock.now(at(now)))
 
     def ended(self, token: int) -> Hold | None:
