@@ -60,6 +60,9 @@ class PostgresEventStore(EventStore):
             connection.exec_driver_sql(self._sql["empty head"], head)
             connection.exec_driver_sql(lock, head)
 
+    def guard_head(self, connection: Connection, key: str) -> None:
+        connection.exec_driver_sql(self._sql["guard"], {"lock_id": self.lock_id(key)})
+
     def append(
         self, connection: Connection, append: Append, *, until: datetime | None = None
     ) -> Appended | None:
@@ -227,6 +230,7 @@ def _statements(schema: str | None) -> dict[str, str]:
         ),
         "lock to end": _LOCK.format(**objects, strength="UPDATE"),
         "lock to extend": _LOCK.format(**objects, strength="NO KEY UPDATE"),
+        "guard": _LOCK.format(**objects, strength="KEY SHARE"),
         "empty head": _EMPTY_HEAD.format(**objects),
         "last position": _LAST_POSITION.format(**objects),
         "stored": _STORED.format(**objects),

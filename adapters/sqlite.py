@@ -30,6 +30,9 @@ class SQLiteEventStore(EventStore):
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         """Nothing to do: the write transaction holds every row."""
 
+    def guard_head(self, connection: Connection, key: str) -> None:
+        """Nothing to do: the write transaction holds every row."""
+
     def append(
         self, connection: Connection, append: Append, *, until: datetime | None = None
     ) -> Appended | None:

@@ -184,6 +184,10 @@ class EventStore(ABC):
         """Locks the lock's head row in the open transaction, making one at version 0 when there is none."""
 
     @abstractmethod
+    def guard_head(self, connection: Connection, key: str) -> None:
+        """Locks the head row against whatever sets its token, in the open transaction; extensions do not."""
+
+    @abstractmethod
     def append(
         self, connection: Connection, append: Append, *, until: datetime | None = None
     ) -> Appended | None:

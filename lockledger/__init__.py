@@ -3,6 +3,8 @@
 Open a `LockLedger` on a database URL or an engine, `migrate()` once, then `take` and `release`.
 """
 
+from lockledger.adapters.sessions import configure_sqlite
+from lockledger.bound import BoundLedger
 from lockledger.domain.errors import (
     ConcurrencyConflict,
     EventFormatMismatch,
@@ -40,6 +42,7 @@ from lockledger.subscription import Subscription
 
 __all__ = [
     "AuditEntry",
+    "BoundLedger",
     "Clock",
     "ConcurrencyConflict",
     "EventFormatMismatch",
@@ -75,5 +78,6 @@ __all__ = [
     "Subscription",
     "TakeRequest",
     "TamperedLedger",
+    "configure_sqlite",
     "lock_key",
 ]

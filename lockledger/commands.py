@@ -70,6 +70,17 @@ class Commands:
                     return performed
             return self._perform_locked(connection, command, inside)
 
+    def guard(self, connection: Connection, assertion: Command[Hold]) -> Hold:
+        """Asserts under a lock on the head row that lets extensions pass; a refusal keeps no row locked."""
+        with translated(key=assertion.key):
+            if self._policy is not None:
+                self._policy.lock_subject(connection, assertion.key)
+            with self._store.savepoint(connection):
+                self._store.guard_head(connection, assertion.key)
+                # In a second statement: one that waited for the row would show the clock of before the wait.
+                _, decision = self._look(connection, assertion)
+                return decision.outcome
+
     def _look(self, connection: Connection, command: Command[T]) -> tuple[Newest, Decision[T]]:
         newest = self._store.newest(connection, command.key)
         now = newest.lock.now(newest.clock if self._clock is None else checked_now(self._clock))

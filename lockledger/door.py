@@ -8,7 +8,7 @@ from lockledger.adapters.clock import checked_now
 from lockledger.commands import Command
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.keys import check_holder, check_key
-from lockledger.domain.lock import Call, IfMine, Take
+from lockledger.domain.lock import Call, Decision, IfMine, Take
 from lockledger.domain.metadata import check_metadata
 from lockledger.domain.policy import Clock, TakeRequest
 from lockledger.domain.reasons import check_reason
@@ -108,6 +108,13 @@ class Door:
         why = cast(str, check_reason(reason, mandatory=True))
         token = _token(expected_token, "expected_token")
         return Command(key, lambda lock, now, _: lock.force_release(token, why, call, now))
+
+    def guard(self, key: str, holder: str, *, token: int | None = None) -> Command[Hold]:
+        """An assertion that the holder holds the lock."""
+        key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
+        return Command(
+            key, lambda lock, now, ended: Decision(lock.held_by(holder, token, now, ended))
+        )
 
     def _ttl(self, ttl: Ttl) -> CheckedTtl:
         return check_ttl(ttl, checked_now(self._clock) if isinstance(ttl, datetime) else _ANY_TIME)

@@ -7,12 +7,15 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.orm import Session
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.migration import migrate
+from lockledger.bound import BoundLedger
 from lockledger.commands import Command, Performed
 from lockledger.domain.holds import RecordedEvent
 from lockledger.domain.policy import Clock, Names, Policy
+from lockledger.door import Metadata
 from lockledger.queries import checked_position
 from lockledger.subscription import PAGE, Subscription, read_settled
 from lockledger.verbs import Verbs
@@ -105,6 +108,21 @@ class LockLedger(Verbs):
     @property
     def _alone(self) -> bool:
         return True
+
+    def using(
+        self,
+        session_or_connection: Session | Connection,
+        *,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> BoundLedger:
+        """The verbs inside the caller's open transaction, with `actor` and `metadata` for those that name none.
+
+        Each verb refuses an AUTOCOMMIT connection, a wrongly configured SQLite one (`ValueError`), and one without the
+        schema (`SchemaMismatch`).
+        """
+        self._refuse_when_closed()
+        return BoundLedger(self._workings, session_or_connection, actor=actor, metadata=metadata)
 
     def events(self, after: int = 0) -> Iterator[RecordedEvent]:
         """The events after a position, in position order, up to what is settled; none is skipped.

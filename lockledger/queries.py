@@ -70,7 +70,7 @@ class Queries:
         settled: bool,
     ) -> Page[AuditEntry, int]:
         """The entries in position order; `settled`: nothing beyond the settled position, so that paging skips nothing."""
-        limit, first = checked_limit(limit), checked_position(after or 0)
+        limit, first = checked_limit(limit), checked_position(0 if after is None else after)
         with translated(key=wanted.key):
             upto = self._store.settled(connection) if settled else None
             query = audit_trail.entries(

@@ -1,0 +1,76 @@
+"""The verbs inside a caller's open transaction: locks and the host's own rows commit together or not at all."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from lockledger.adapters.sessions import begin_to_write, joined
+from lockledger.commands import Command, Performed
+from lockledger.domain.holds import Hold
+from lockledger.door import Metadata
+from lockledger.verbs import Verbs
+from lockledger.workings import Workings
+
+T = TypeVar("T")
+
+
+class BoundLedger(Verbs):
+    """The ledger inside a caller's transaction, made by `ledger.using(session_or_connection)`.
+
+    Nothing here begins, commits, rolls back or retries the caller's transaction; an append has a savepoint of its own,
+    so a refusal leaves the transaction healthy and no row locked. A grant is provisional until the caller commits, and
+    a rollback, also to a savepoint, takes it back. Reads see the transaction's own writes.
+
+    `ConcurrencyConflict` means that the transaction is lost: roll it back and run it again. Lock the host's own row
+    first (`Policy.lock_subject`), then the lock, and several keys in key order.
+    """
+
+    def __init__(
+        self,
+        workings: Workings,
+        host: Session | Connection,
+        *,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> None:
+        self._workings = workings
+        self._host = host
+        self._door = workings.door(actor=actor, metadata=metadata)
+        self._queries = workings.queries
+
+    def perform(self, command: Command[T]) -> Performed[T]:
+        """Carries out a checked command in the caller's transaction, and tells what was recorded for it."""
+        connection = self._writing()
+        return self._workings.commands.perform(connection, command, inside=True)
+
+    def guard(self, key: str, holder: str, *, token: int | None = None) -> Hold:
+        """Asserts that `holder` holds the lock now, and keeps it so: nobody can commit an end of this hold before this
+        transaction ends. Who wants to end it waits, and then sees what this transaction left. Extensions pass.
+
+        A guard does not stop the clock: a hold may run out meanwhile, so keep guarded work shorter than the ttl. On
+        SQLite it holds back every other writer.
+
+        Raises `NotHeld`, `NotLockHolder`, with a `token` `HoldLost` with by whom, when and why.
+        """
+        assertion = self._door.guard(key, holder, token=token)
+        return self._workings.commands.guard(self._writing(), assertion)
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        return question(self._joined())
+
+    @property
+    def _alone(self) -> bool:
+        return False
+
+    def _joined(self) -> Connection:
+        connection = joined(self._host, self._workings.store.dialect)
+        self._workings.check(connection)
+        return connection
+
+    def _writing(self) -> Connection:
+        connection = joined(self._host, self._workings.store.dialect)
+        begin_to_write(connection)
+        self._workings.check(connection)
+        return connection
