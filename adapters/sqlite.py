@@ -21,8 +21,9 @@ class SQLiteEventStore(EventStore):
     """One ledger's events and projections in one SQLite file."""
 
     dialect = "sqlite"
-    # A decision made before the write transaction has begun is only good for an answer that writes nothing.
+    # Several statements make an append, so it needs a write transaction; and that locks more than any head row.
     optimistic_attempts = 0
+    excludes_writers = True
 
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

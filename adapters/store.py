@@ -66,6 +66,8 @@ class EventStore(ABC):
     dialect: str
     optimistic_attempts: int
     """How often an append is tried on a decision that was made before the lock's head was locked."""
+    excludes_writers: bool = False
+    """Whether a write transaction keeps all other writers out, whatever lock they want."""
 
     def __init__(self, ledger: str, schema: str | None) -> None:
         self.ledger = ledger

@@ -109,7 +109,7 @@ class Commands:
                 with translated(key=command.key, commits=True):
                     return self._append(connection, newest, decision, until)
             with self._scope(connection, command.key, inside):
-                return self._append(connection, newest, decision, until)
+                return self._append_surely(connection, newest, decision, until)
         except _TakenBack:
             return None
         except ConcurrencyConflict as conflict:
@@ -122,15 +122,22 @@ class Commands:
         self, connection: Connection, command: Command[T], inside: bool
     ) -> Performed[T]:
         """Looks once more, and if there is something to record, locks the lock's row before it decides."""
-        _, decision = self._look(connection, command)
+        newest, decision = self._look(connection, command)
         if not decision.events:
             return Performed(decision.outcome)
         moves_token = not all(isinstance(event, LockExtended) for event in decision.events)
+        until = newest.clock + decision.fresh_for
         try:
             with self._scope(connection, command.key, inside):
                 self._store.lock_head(connection, command.key, moves_token=moves_token)
+                # Nobody else can write now: what was read just before the wait is as good as a second look, if the
+                # lock has not moved since and the wait was short.
+                if self._store.excludes_writers:
+                    performed = self._append(connection, newest, decision, until)
+                    if performed is not None:
+                        return performed
                 newest, decision = self._look(connection, command)
-                return self._append(connection, newest, decision, None)
+                return self._append_surely(connection, newest, decision)
         except _TakenBack:
             if decision.events:
                 raise TamperedLedger(
@@ -138,15 +145,25 @@ class Commands:
                 ) from None
             return Performed(decision.outcome)
 
+    def _append_surely(
+        self,
+        connection: Connection,
+        newest: Newest,
+        decision: Decision[T],
+        until: datetime | None = None,
+    ) -> Performed[T]:
+        performed = self._append(connection, newest, decision, until) if decision.events else None
+        if performed is None:
+            raise _TakenBack
+        return performed
+
     def _append(
         self, connection: Connection, newest: Newest, decision: Decision[T], until: datetime | None
-    ) -> Performed[T]:
-        if not decision.events:
-            raise _TakenBack
+    ) -> Performed[T] | None:
         recording = self._store.recording(newest, decision.events)
         appended = self._store.append(connection, recording, until=until)
         if appended is None:
-            raise _TakenBack
+            return None
         # Only a first event may have been written past the bound, and only it can be taken back wherever we are.
         if until is not None and newest.lock.version == 0 and appended.clock >= until:
             raise _TakenBack
