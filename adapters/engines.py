@@ -11,13 +11,15 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
 from lockledger.domain.errors import SchemaMismatch
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
+ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
 _MEMORY = (None, "", ":memory:")
 
 
@@ -25,20 +27,27 @@ class Source:
     """Where connections come from: a URL, for which it makes and owns an engine, or a host's engine.
 
     Every connection it gives is in AUTOCOMMIT, so that each statement is its own transaction until one is begun.
+    `asynchronous`: the driver waits by awaiting, so whoever uses the source runs inside SQLAlchemy's greenlet.
     """
 
     def __init__(
-        self, url_or_engine: str | URL | Engine, *, busy_timeout: float, synchronous: str = "FULL"
+        self,
+        url_or_engine: str | URL | Engine | AsyncEngine,
+        *,
+        busy_timeout: float,
+        synchronous: str = "FULL",
+        asynchronous: bool = False,
     ) -> None:
-        self.owned = not isinstance(url_or_engine, Engine)
         self.busy_timeout = busy_timeout
-        if isinstance(url_or_engine, Engine):
-            self.engine = url_or_engine
-            refuse_other_drivers(self.engine.dialect.name, self.engine.dialect.driver)
-            self._autocommit: Engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        else:
-            self.engine = _own_engine(checked_url(url_or_engine), busy_timeout, synchronous)
+        self.asynchronous = asynchronous
+        self.owned = isinstance(url_or_engine, str | URL)
+        if isinstance(url_or_engine, str | URL):
+            url = checked_url(url_or_engine, asynchronous=asynchronous)
+            self.engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
             self._autocommit = self.engine
+        else:
+            self.engine = _host_engine(url_or_engine, asynchronous)
+            self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._process = os.getpid()
 
     @property
@@ -104,23 +113,43 @@ class Source:
             self.engine.dispose()
 
 
-def checked_url(url: str | URL) -> URL:
+def checked_url(url: str | URL, *, asynchronous: bool = False) -> URL:
     """The URL with the driver that lockledger speaks to. Raises `ValueError` for another database or driver."""
     parsed = make_url(url)
-    if parsed.drivername in ("postgres", POSTGRESQL):
-        parsed = parsed.set(drivername=f"{POSTGRESQL}+{DRIVERS[POSTGRESQL]}")
     dialect, _, driver = parsed.drivername.partition("+")
-    refuse_other_drivers(dialect, driver or DRIVERS.get(dialect, ""))
-    return parsed
+    dialect = POSTGRESQL if dialect == "postgres" else dialect
+    wanted = _drivers(asynchronous).get(dialect, "")
+    refuse_other_drivers(dialect, driver or wanted, asynchronous=asynchronous)
+    return parsed.set(drivername=f"{dialect}+{wanted}")
 
 
-def refuse_other_drivers(dialect: str, driver: str) -> None:
-    """Raises `ValueError` unless it is PostgreSQL through psycopg or SQLite through the standard library."""
-    if DRIVERS.get(dialect) != driver:
+def _drivers(asynchronous: bool) -> dict[str, str]:
+    return ASYNC_DRIVERS if asynchronous else DRIVERS
+
+
+def refuse_other_drivers(dialect: str, driver: str, *, asynchronous: bool = False) -> None:
+    """Raises `ValueError` unless it is PostgreSQL through psycopg, or SQLite through sqlite3 or aiosqlite."""
+    if driver.removesuffix("_async") != _drivers(asynchronous).get(dialect):
+        sqlite = "aiosqlite" if asynchronous else "sqlite3"
         raise ValueError(
-            f"lockledger speaks to PostgreSQL through psycopg and to SQLite through sqlite3, not to {dialect} through"
-            f" {driver or 'its driver'}; use postgresql+psycopg://… or sqlite:///…"
+            f"lockledger speaks to PostgreSQL through psycopg and to SQLite through {sqlite} here, not to {dialect}"
+            f" through {driver or 'its driver'}; use postgresql+psycopg://… or"
+            f" sqlite{'+aiosqlite' if asynchronous else ''}:///…"
         )
+
+
+def _host_engine(engine: object, asynchronous: bool) -> Engine:
+    wanted = "AsyncLockLedger" if isinstance(engine, AsyncEngine) else "LockLedger"
+    if isinstance(engine, AsyncEngine) and asynchronous:
+        found = engine.sync_engine
+    elif isinstance(engine, Engine) and not asynchronous:
+        found = engine
+    elif isinstance(engine, Engine | AsyncEngine):
+        raise TypeError(f"this is a {type(engine).__name__}: give it to a {wanted}")
+    else:
+        raise TypeError(f"a ledger wants a database URL or a SQLAlchemy engine, not {engine!r}")
+    refuse_other_drivers(found.dialect.name, found.dialect.driver, asynchronous=asynchronous)
+    return found
 
 
 def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
@@ -133,39 +162,66 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
     return float(seconds)
 
 
-def _own_engine(url: URL, busy_timeout: float, synchronous: str) -> Engine:
-    if url.get_backend_name() == POSTGRESQL:
-        return create_engine(url, isolation_level="AUTOCOMMIT")
-    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "poolclass": QueuePool}
-    if url.database in _MEMORY:
-        # The data lives in the one connection: it is kept, and callers take turns.
-        options |= {"pool_size": 1, "max_overflow": 0, "pool_timeout": busy_timeout}
-    engine = create_engine(url, creator=_opener(url, busy_timeout), **options)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-
+def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: bool) -> Engine:
+    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+    if url.get_backend_name() == SQLITE:
+        options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
+        if url.database in _MEMORY:
+            # The data lives in the one connection: it is kept, and callers take turns.
+            options |= {"pool_size": 1, "max_overflow": 0, "pool_timeout": busy_timeout}
+        opener = _async_opener if asynchronous else _opener
+        options["async_creator" if asynchronous else "creator"] = opener(url, busy_timeout)
+    engine = (
+        create_async_engine(url, **options).sync_engine
+        if asynchronous
+        else create_engine(url, **options)
+    )
+    if url.get_backend_name() == SQLITE:
+        event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
     return engine
 
 
-def _opener(url: URL, busy_timeout: float) -> Callable[[], sqlite3.Connection]:
+def pragmas(**settings: object) -> Callable[[Any, object], None]:
+    """A listener that makes these settings on each new SQLite connection, whichever driver it is of."""
+
+    def on_connect(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for name, value in settings.items():
+            cursor.execute(f"PRAGMA {name} = {value}")
+        cursor.close()
+
+    return on_connect
+
+
+def _file_arguments(url: URL, busy_timeout: float) -> dict[str, Any]:
     """Opens the file only if it is there: a mistyped path must not leave an empty database behind."""
+    database = str(url.database)
     if url.database in _MEMORY:
         target = ":memory:"
-    elif str(url.database).startswith("file:"):
-        target = str(url.database)
+    elif database.startswith("file:"):
+        target = database
     else:
-        target = f"file:{quote(str(Path(str(url.database)).absolute()))}?mode=rw"
+        target = f"file:{quote(str(Path(database).absolute()))}?mode=rw"
+    return {
+        "database": target,
+        "timeout": busy_timeout,
+        "uri": target.startswith("file:"),
+        "check_same_thread": False,
+        "isolation_level": None,
+    }
 
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(
-            target,
-            timeout=busy_timeout,
-            uri=target.startswith("file:"),
-            check_same_thread=False,
-            isolation_level=None,
-        )
+
+def _opener(url: URL, busy_timeout: float) -> Callable[[], Any]:
+    arguments = _file_arguments(url, busy_timeout)
+    return lambda: sqlite3.connect(**arguments)
+
+
+def _async_opener(url: URL, busy_timeout: float) -> Callable[[], Any]:
+    import aiosqlite
+
+    arguments = _file_arguments(url, busy_timeout)
+
+    async def connect() -> aiosqlite.Connection:
+        return await aiosqlite.connect(**arguments)
 
     return connect

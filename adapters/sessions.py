@@ -7,9 +7,9 @@ guard would guard nothing otherwise, and a nested write survive the outer rollba
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
-from lockledger.adapters.engines import checked_busy_timeout, refuse_other_drivers
+from lockledger.adapters.engines import checked_busy_timeout, pragmas, refuse_other_drivers
 from lockledger.adapters.failures import translated
 from lockledger.adapters.identifiers import SQLITE
 
@@ -25,7 +25,7 @@ def joined(host: Session | Connection, dialect: str) -> Connection:
     Raises `TypeError` for anything but a session or connection, `ValueError` for one of another database or in
     AUTOCOMMIT, where nothing could be taken back.
     """
-    if isinstance(host, Session):
+    if isinstance(host, Session | scoped_session):
         connection = host.connection()
     elif isinstance(host, Connection):
         connection = host
@@ -34,8 +34,7 @@ def joined(host: Session | Connection, dialect: str) -> Connection:
     found = connection.dialect
     if found.name != dialect:
         raise ValueError(f"this ledger is on {dialect}, the transaction on {found.name}")
-    if found.name != SQLITE:
-        refuse_other_drivers(found.name, found.driver.removesuffix("_async"))
+    refuse_other_drivers(found.name, found.driver, asynchronous=found.is_async)
     if _commits_by_itself(connection):
         raise ValueError(
             "the connection is in AUTOCOMMIT, so that a rollback would not take a lock back;"
@@ -71,6 +70,8 @@ def _commits_by_itself(connection: Connection) -> bool:
     driver = driver_of(connection)
     if connection.dialect.name != SQLITE:
         return bool(driver.autocommit)
+    if getattr(driver, "autocommit", None) is True:
+        return True
     return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
         driver.isolation_level is None and not driver.in_transaction and not _begins(connection)
     )
@@ -96,15 +97,12 @@ def configure_sqlite(engine: Engine, *, busy_timeout: float = 30) -> Engine:
 
     def on_connect(connection: Any, _record: object) -> None:
         connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.close()
 
     def on_begin(connection: Connection) -> None:
         with translated():
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     event.listen(engine, "connect", on_connect)
+    event.listen(engine, "connect", pragmas(busy_timeout=milliseconds, foreign_keys="ON"))
     event.listen(engine, "begin", on_begin)
     return engine

@@ -4,6 +4,7 @@ Open a `LockLedger` on a database URL or an engine, `migrate()` once, then `take
 """
 
 from lockledger.adapters.sessions import configure_sqlite
+from lockledger.asynchronous import AsyncBoundLedger, AsyncLockLedger, AsyncSubscription
 from lockledger.bound import BoundLedger
 from lockledger.domain.errors import (
     ConcurrencyConflict,
@@ -41,6 +42,9 @@ from lockledger.ledger import LockLedger
 from lockledger.subscription import Subscription
 
 __all__ = [
+    "AsyncBoundLedger",
+    "AsyncLockLedger",
+    "AsyncSubscription",
     "AuditEntry",
     "BoundLedger",
     "Clock",

@@ -7,9 +7,10 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from lockledger.adapters.sessions import begin_to_write, joined
-from lockledger.commands import Command, Performed
+from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import Hold
 from lockledger.door import Metadata
+from lockledger.queries import MAX_LIMIT
 from lockledger.verbs import Verbs
 from lockledger.workings import Workings
 
@@ -59,6 +60,14 @@ class BoundLedger(Verbs):
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         return question(self._joined())
+
+    def _clear(self, clearance: Clearance) -> int:
+        connection = self._writing()
+        with self._workings.store.savepoint(connection):
+            batches = self._selected(clearance, MAX_LIMIT)
+            return sum(
+                self._workings.commands.clear(connection, clearance, keys) for keys in batches
+            )
 
     @property
     def _alone(self) -> bool:

@@ -5,7 +5,7 @@ the clock; the `Lock` decides; the store appends, if the lock is still where it 
 it is read and decided again. After two such refusals the lock's row is locked first, so a call always ends.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended
 from lockledger.domain.holds import Hold, RecordedEvent
-from lockledger.domain.lock import Decision, EndedHolds, Lock
+from lockledger.domain.lock import Call, Decision, EndedHolds, Lock
 from lockledger.domain.policy import Clock, Policy, TakeRequest
 
 T = TypeVar("T")
@@ -40,6 +40,27 @@ class Performed(Generic[T]):
 
     outcome: T
     events: tuple[RecordedEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clearance:
+    """A checked wish to end every live hold that all given selectors select."""
+
+    holder: str | None
+    under: str | None
+    reason: str
+    call: Call
+
+    def of(self, key: str) -> Command[Hold | None]:
+        """The end of one of them, if it is still as selected."""
+
+        def decide(lock: Lock, now: datetime, _: EndedHolds) -> Decision[Hold | None]:
+            live = lock.live_hold(now)
+            if live is None or self.holder not in (None, live.holder):
+                return Decision(None)
+            return lock.force_release(None, self.reason, self.call, now)
+
+        return Command(key, decide)
 
 
 class _TakenBack(Exception):
@@ -80,6 +101,11 @@ class Commands:
                 # In a second statement: one that waited for the row would show the clock of before the wait.
                 _, decision = self._look(connection, assertion)
                 return decision.outcome
+
+    def clear(self, connection: Connection, clearance: Clearance, keys: Iterable[str]) -> int:
+        """Ends what is left of the selected holds of these keys, in the open transaction; keys come in key order."""
+        ended = (self.perform(connection, clearance.of(key), inside=True).outcome for key in keys)
+        return sum(hold is not None for hold in ended)
 
     def _look(self, connection: Connection, command: Command[T]) -> tuple[Newest, Decision[T]]:
         newest = self._store.newest(connection, command.key)
@@ -161,7 +187,7 @@ class Commands:
         self, connection: Connection, newest: Newest, decision: Decision[T], until: datetime | None
     ) -> Performed[T] | None:
         recording = self._store.recording(newest, decision.events)
-        appended = self._store.append(connection, recording, until=until)
+        appended = self._store.append(connection, recording, until=until, locked=until is None)
         if appended is None:
             return None
         # Only a first event may have been written past the bound, and only it can be taken back wherever we are.

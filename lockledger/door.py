@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Literal, cast, get_args
 
 from lockledger.adapters.clock import checked_now
-from lockledger.commands import Command
+from lockledger.commands import Clearance, Command
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.keys import check_holder, check_key
 from lockledger.domain.lock import Call, Decision, IfMine, Take
@@ -108,6 +108,25 @@ class Door:
         why = cast(str, check_reason(reason, mandatory=True))
         token = _token(expected_token, "expected_token")
         return Command(key, lambda lock, now, _: lock.force_release(token, why, call, now))
+
+    def release_all(
+        self,
+        *,
+        holder: str | None = None,
+        under: str | None = None,
+        actor: str | None = None,
+        reason: str,
+        metadata: Metadata = None,
+    ) -> Clearance:
+        """An end of every hold that all given selectors select, by somebody with the right to."""
+        if holder is None and under is None:
+            raise ValueError("release_all needs holder=, under= or both: it never means everything")
+        return Clearance(
+            holder=None if holder is None else check_holder(holder),
+            under=None if under is None else check_key(under),
+            reason=cast(str, check_reason(reason, mandatory=True)),
+            call=self._call(actor, None, metadata),
+        )
 
     def guard(self, key: str, holder: str, *, token: int | None = None) -> Command[Hold]:
         """An assertion that the holder holds the lock."""

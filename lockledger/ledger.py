@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.migration import migrate
 from lockledger.bound import BoundLedger
-from lockledger.commands import Command, Performed
+from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import RecordedEvent
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Metadata
 from lockledger.queries import checked_position
-from lockledger.subscription import PAGE, Subscription, read_settled
+from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.verbs import Verbs
 from lockledger.workings import Workings
 
@@ -48,9 +48,38 @@ class LockLedger(Verbs):
         names: Names[Connection] | None = None,
         busy_timeout: float | timedelta = 30,
     ) -> None:
-        self._source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
+        source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
+        self._set_up(source, name=name, schema=schema, clock=clock, policy=policy, names=names)
+
+    @classmethod
+    def over(
+        cls,
+        source: Source,
+        *,
+        name: str = "default",
+        schema: str | None = None,
+        clock: Clock | None = None,
+        policy: Policy[Connection] | None = None,
+        names: Names[Connection] | None = None,
+    ) -> Self:
+        """A ledger over a source of connections that has been made already."""
+        ledger = cls.__new__(cls)
+        ledger._set_up(source, name=name, schema=schema, clock=clock, policy=policy, names=names)
+        return ledger
+
+    def _set_up(
+        self,
+        source: Source,
+        *,
+        name: str,
+        schema: str | None,
+        clock: Clock | None,
+        policy: Policy[Connection] | None,
+        names: Names[Connection] | None,
+    ) -> None:
+        self._source = source
         self._workings = Workings(
-            self._source.dialect,
+            source.dialect,
             name=name,
             schema=schema,
             clock=clock,
@@ -105,6 +134,17 @@ class LockLedger(Verbs):
         with self._connection() as connection:
             return question(connection)
 
+    def _clear(self, clearance: Clearance) -> int:
+        ended = 0
+        for keys in self._selected(clearance, 100):
+            if keys:
+                with (
+                    self._connection() as connection,
+                    self._workings.store.transaction(connection),
+                ):
+                    ended += self._workings.commands.clear(connection, clearance, keys)
+        return ended
+
     @property
     def _alone(self) -> bool:
         return True
@@ -130,7 +170,7 @@ class LockLedger(Verbs):
         It may lag behind the oldest open transaction that changed a lock of this ledger. Holds no connection between
         pages.
         """
-        return read_settled(self._next_page, checked_position(after))
+        return read_settled(self.next_page, checked_position(after))
 
     def subscribe(
         self,
@@ -144,9 +184,9 @@ class LockLedger(Verbs):
         `after="now"` begins with what settles from now on. `poll`: seconds between two looks when nothing is new, more
         than 0. Each event comes once and in order, also while slow transactions commit and roll back around it.
         """
-        start = self._settled() if after == "now" else checked_position(after)
+        start = self.settled_position() if after == "now" else checked_position(after)
         return Subscription(
-            self._next_page, after=start, key_prefix=key_prefix, poll=_seconds(poll)
+            self.next_page, after=start, key_prefix=key_prefix, poll=poll_seconds(poll)
         )
 
     def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
@@ -154,11 +194,13 @@ class LockLedger(Verbs):
         with self._connection() as connection:
             return self._workings.display_names(connection, ids)
 
-    def _next_page(self, after: int) -> tuple[list[RecordedEvent], int]:
+    def next_page(self, after: int) -> tuple[list[RecordedEvent], int]:
+        """The next settled events after a position, and the position up to which none is left to read."""
         with self._connection() as connection:
             return self._workings.store.settled_page(connection, after, PAGE)
 
-    def _settled(self) -> int:
+    def settled_position(self) -> int:
+        """The position up to which no event can appear any more."""
         with self._connection() as connection:
             return self._workings.store.settled(connection)
 
@@ -172,12 +214,3 @@ class LockLedger(Verbs):
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise RuntimeError(f"the ledger {self.name!r} is closed; open a new LockLedger")
-
-
-def _seconds(poll: float | timedelta) -> float:
-    seconds = poll.total_seconds() if isinstance(poll, timedelta) else poll
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"poll is seconds or a timedelta, not {poll!r}")
-    if not 0 < seconds <= 86_400:
-        raise ValueError(f"poll={poll!r}: give more than 0 and at most 86,400 seconds")
-    return float(seconds)

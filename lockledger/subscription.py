@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,30 @@ def read_settled(next_page: NextPage, after: int) -> Iterator[RecordedEvent]:
         after = reached
 
 
+class Feed:
+    """Where a subscription stands: what it has yielded, what it has read ahead, and up to where nothing is left."""
+
+    def __init__(self, after: int, key_prefix: str | None) -> None:
+        self.position = after
+        self.reached = after
+        self._key_prefix = key_prefix or ""
+        self._ready: deque[RecordedEvent] = deque()
+
+    def pop(self) -> RecordedEvent | None:
+        """The next event that has been read already."""
+        if not self._ready:
+            self.position = self.reached
+            return None
+        recorded = self._ready.popleft()
+        self.position = recorded.position
+        return recorded
+
+    def put(self, events: list[RecordedEvent], reached: int) -> None:
+        """A page that was read after `reached`."""
+        self._ready.extend(each for each in events if each.event.key.startswith(self._key_prefix))
+        self.reached = reached
+
+
 class Subscription(Iterator[RecordedEvent]):
     """Yields events as they settle, and waits for more. Use it as a context manager; one consumer at a time.
 
@@ -34,13 +59,15 @@ class Subscription(Iterator[RecordedEvent]):
     def __init__(
         self, next_page: NextPage, *, after: int, key_prefix: str | None, poll: float
     ) -> None:
-        self.position = after
         self._next_page = next_page
-        self._reached = after
-        self._key_prefix = key_prefix or ""
+        self._feed = Feed(after, key_prefix)
         self._poll = poll
-        self._ready: deque[RecordedEvent] = deque()
         self._closed = Event()
+
+    @property
+    def position(self) -> int:
+        """Pass it as `after` to go on from here."""
+        return self._feed.position
 
     def __enter__(self) -> Self:
         return self
@@ -58,15 +85,10 @@ class Subscription(Iterator[RecordedEvent]):
 
     def __next__(self) -> RecordedEvent:
         while not self._closed.is_set():
-            if self._ready:
-                recorded = self._ready.popleft()
-                self.position = recorded.position
+            if recorded := self._feed.pop():
                 return recorded
-            self.position = self._reached
-            events, reached = self._next_page(self._reached)
-            wanted = (each for each in events if each.event.key.startswith(self._key_prefix))
-            self._ready.extend(wanted)
-            self._reached = reached
+            events, reached = self._next_page(self._feed.reached)
+            self._feed.put(events, reached)
             if not events:
                 self._closed.wait(self._poll)
         raise StopIteration
@@ -74,3 +96,13 @@ class Subscription(Iterator[RecordedEvent]):
     def close(self) -> None:
         """Ends the iteration, also one that waits in another thread."""
         self._closed.set()
+
+
+def poll_seconds(poll: float | timedelta) -> float:
+    """Seconds between two looks, more than 0 and at most a day."""
+    seconds = poll.total_seconds() if isinstance(poll, timedelta) else poll
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"poll is seconds or a timedelta, not {poll!r}")
+    if not 0 < seconds <= 86_400:
+        raise ValueError(f"poll={poll!r}: give more than 0 and at most 86,400 seconds")
+    return float(seconds)

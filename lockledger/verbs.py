@@ -1,13 +1,13 @@
 """The verbs that a ledger has on its own and inside a caller's transaction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from lockledger.commands import Command, Performed
+from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.errors import LockedByOther, NotHolding
 from lockledger.domain.holds import AuditEntry, Grant, Hold, Page
 from lockledger.domain.keys import check_key
@@ -32,6 +32,10 @@ class Verbs(ABC):
     @abstractmethod
     def _ask(self, question: Callable[[Connection], T]) -> T:
         """Runs a query on a connection."""
+
+    @abstractmethod
+    def _clear(self, clearance: Clearance) -> int:
+        """Ends the selected holds."""
 
     @property
     @abstractmethod
@@ -180,6 +184,39 @@ class Verbs(ABC):
                 key, actor=actor, reason=reason, expected_token=expected_token, metadata=metadata
             )
         ).outcome
+
+    def release_all(
+        self,
+        *,
+        holder: str | None = None,
+        under: str | None = None,
+        actor: str | None = None,
+        reason: str,
+        metadata: Metadata = None,
+    ) -> int:
+        """Ends every live hold that all given selectors select, as forced, and counts them.
+
+        `holder`: whose; `under`: of this key and all keys under it; no selector is a `ValueError`. `actor` may be left
+        out only where `using(…)` named one (`TypeError`); `reason` is mandatory. Holds that begin meanwhile may stay.
+        On its own it commits 100 keys at a time, and a repeat goes on; in a caller's transaction it is all or nothing.
+        """
+        return self._clear(
+            self._door.release_all(
+                holder=holder, under=under, actor=actor, reason=reason, metadata=metadata
+            )
+        )
+
+    def _selected(self, clearance: Clearance, batch: int) -> Iterator[list[str]]:
+        """The keys of the holds that a clearance selects, in key order, a batch at a time."""
+        after = None
+        while True:
+            page = self.current_holders(
+                holder=clearance.holder, under=clearance.under, after=after, limit=batch
+            )
+            yield [hold.key for hold in page]
+            after = page.next_after
+            if after is None:
+                return
 
     def holder_of(self, key: str) -> Hold | None:
         """The live hold, `None` when there is none; its expiry is judged now."""

@@ -1,0 +1,263 @@
+"""The async face: the same verbs, run through SQLAlchemy's greenlet on an async driver. There is no second copy."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import URL, Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.util import greenlet_spawn
+
+from lockledger.adapters.engines import Source, checked_busy_timeout
+from lockledger.bound import BoundLedger
+from lockledger.domain.holds import RecordedEvent
+from lockledger.domain.policy import Clock, Names, Policy
+from lockledger.door import Metadata
+from lockledger.ledger import LockLedger
+from lockledger.queries import checked_position
+from lockledger.subscription import Feed, poll_seconds
+from lockledger.verbs import Verbs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+V = TypeVar("V", bound=Verbs)
+
+
+class AsyncVerbs(ABC):
+    """The verbs, awaited. Where and on which connection they run is for the kind of ledger."""
+
+    @abstractmethod
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        """Runs a call on the sync verbs."""
+
+
+def awaited(
+    verb: Callable[Concatenate[V, P], T],
+) -> Callable[Concatenate[AsyncVerbs, P], Coroutine[Any, Any, T]]:
+    """The same verb, awaited: same arguments, answers and errors."""
+
+    @wraps(verb)
+    async def call(self: AsyncVerbs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(lambda verbs: getattr(verbs, verb.__name__)(*args, **kwargs))
+
+    return call
+
+
+class _EveryVerb(AsyncVerbs):
+    take = awaited(Verbs.take)
+    try_take = awaited(Verbs.try_take)
+    release = awaited(Verbs.release)
+    try_release = awaited(Verbs.try_release)
+    extend = awaited(Verbs.extend)
+    force_release = awaited(Verbs.force_release)
+    release_all = awaited(Verbs.release_all)
+    holder_of = awaited(Verbs.holder_of)
+    is_locked = awaited(Verbs.is_locked)
+    current_holders = awaited(Verbs.current_holders)
+    history = awaited(Verbs.history)
+    audit_trail = awaited(Verbs.audit_trail)
+
+
+class AsyncBoundLedger(_EveryVerb):
+    """`BoundLedger` for an `AsyncSession` or `AsyncConnection`: the verbs awaited, in the caller's open transaction.
+
+    A call that is cancelled loses the transaction: roll it back.
+    """
+
+    def __init__(
+        self,
+        ledger: LockLedger,
+        host: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        *,
+        actor: str | None,
+        metadata: Metadata,
+    ) -> None:
+        if not isinstance(host, AsyncSession | async_scoped_session | AsyncConnection):
+            raise TypeError(f"using(…) wants an AsyncSession or AsyncConnection, not {host!r}")
+        self._ledger = ledger
+        self._host = host() if isinstance(host, async_scoped_session) else host
+        self._actor = actor
+        self._metadata = metadata
+
+    guard = awaited(BoundLedger.guard)
+
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        return await self._host.run_sync(
+            lambda host: call(self._ledger.using(host, actor=self._actor, metadata=self._metadata))
+        )
+
+
+class AsyncSubscription(AsyncIterator[RecordedEvent]):
+    """`Subscription` for asyncio: yields events as they settle, and waits for more. One consumer at a time.
+
+    Cancelling a wait loses nothing. `close` ends the iteration, also one that waits in another task.
+    """
+
+    def __init__(
+        self, ledger: LockLedger, after: int | Literal["now"], key_prefix: str | None, poll: float
+    ) -> None:
+        self._ledger = ledger
+        self._after = after
+        self._key_prefix = key_prefix
+        self._feed: Feed | None = None
+        self._poll = poll
+        self._closed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._begun()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecordedEvent:
+        feed = await self._begun()
+        while not self._closed.is_set():
+            if recorded := feed.pop():
+                return recorded
+            events, reached = await greenlet_spawn(self._ledger.next_page, feed.reached)
+            feed.put(events, reached)
+            if not events:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), self._poll)
+        raise StopAsyncIteration
+
+    @property
+    def position(self) -> int:
+        """Pass it as `after` to go on from here."""
+        if self._feed is None:
+            return 0 if self._after == "now" else self._after
+        return self._feed.position
+
+    async def close(self) -> None:
+        """Ends the iteration."""
+        self._closed.set()
+
+    async def _begun(self) -> Feed:
+        """Where the subscription stands; `"now"` is when it is entered, or first asked."""
+        if self._feed is None:
+            after = self._after
+            self._feed = Feed(
+                await greenlet_spawn(self._ledger.settled_position) if after == "now" else after,
+                self._key_prefix,
+            )
+        return self._feed
+
+
+class AsyncLockLedger(_EveryVerb):
+    """`LockLedger` for asyncio: the verbs awaited, with the same guarantees.
+
+    `url_or_engine`: a URL (`postgresql+psycopg://…`, `sqlite:///…`, which needs the extra `sqlite-async`) or an
+    `AsyncEngine` of the host's. `clock`, `policy` and `names` are plain functions, given the sync `Connection`; they
+    must not block for long. One event loop may run any number of verbs at once, as far as the pool reaches.
+
+    A verb that is cancelled gives its connection back; when its commit was under way, the change may have been made,
+    and repeating the verb is safe.
+    """
+
+    def __init__(
+        self,
+        url_or_engine: str | URL | AsyncEngine,
+        *,
+        name: str = "default",
+        schema: str | None = None,
+        clock: Clock | None = None,
+        policy: Policy[Connection] | None = None,
+        names: Names[Connection] | None = None,
+        busy_timeout: float | timedelta = 30,
+    ) -> None:
+        source = Source(
+            url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout), asynchronous=True
+        )
+        self._ledger = LockLedger.over(
+            source, name=name, schema=schema, clock=clock, policy=policy, names=names
+        )
+
+    @property
+    def name(self) -> str:
+        """The ledger's name."""
+        return self._ledger.name
+
+    @property
+    def schema(self) -> str | None:
+        """The PostgreSQL schema that holds the ledger's tables, as it was given."""
+        return self._ledger.schema
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Gives back what the ledger itself opened. A closed ledger raises `RuntimeError`."""
+        await greenlet_spawn(self._ledger.close)
+
+    async def migrate(self) -> None:
+        """Brings the schema up to date; see `LockLedger.migrate`."""
+        # One migration at a time in a process: a second task of this loop must not block the first one's thread.
+        turns = _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with turns:
+            await greenlet_spawn(self._ledger.migrate)
+
+    def using(
+        self,
+        session_or_connection: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        *,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> AsyncBoundLedger:
+        """The verbs inside the caller's open transaction; see `LockLedger.using`."""
+        return AsyncBoundLedger(self._ledger, session_or_connection, actor=actor, metadata=metadata)
+
+    async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
+        """The host's names of holders and actors as they are now; `None` for those it does not know."""
+        return await greenlet_spawn(self._ledger.display_names, ids)
+
+    async def events(self, after: int = 0) -> AsyncIterator[RecordedEvent]:
+        """The events after a position, in position order, up to what is settled; see `LockLedger.events`."""
+        reached = checked_position(after)
+        while True:
+            events, following = await greenlet_spawn(self._ledger.next_page, reached)
+            for recorded in events:
+                yield recorded
+            if following == reached:
+                return
+            reached = following
+
+    def subscribe(
+        self,
+        *,
+        after: int | Literal["now"] = 0,
+        key_prefix: str | None = None,
+        poll: float | timedelta = 0.25,
+    ) -> AsyncSubscription:
+        """As `events`, but goes on waiting for new ones: an async context manager that yields an async iterator."""
+        if after != "now":
+            after = checked_position(after)
+        return AsyncSubscription(self._ledger, after, key_prefix, poll_seconds(poll))
+
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        return await greenlet_spawn(call, self._ledger)
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
