@@ -15,7 +15,8 @@ from sqlalchemy import Connection
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.identifiers import qualified
-from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row
+from lockledger.adapters.postgres_bulk import PostgresBulk
+from lockledger.adapters.store import HEAD_FACTS, Append, Appended, Row, Tail
 from lockledger.domain.errors import TamperedLedger
 from lockledger.projections import audit_trail, current_holders, holds
 
@@ -38,7 +39,7 @@ _TYPES = {
 _EVENT = ("version", "topic", "state", "hash")
 
 
-class PostgresEventStore(EventStore):
+class PostgresEventStore(PostgresBulk):
     """One ledger's events and projections on PostgreSQL."""
 
     dialect = "postgresql"
@@ -111,9 +112,7 @@ class PostgresEventStore(EventStore):
             (row[0], StoredEvent(row[1], row[2], row[3], row[4], bytes(row[5]))) for row in rows
         ]
 
-    def _newest(
-        self, connection: Connection, stream: UUID
-    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
+    def _newest(self, connection: Connection, stream: UUID) -> Tail:
         row = connection.exec_driver_sql(self._sql["newest"], {"lock_id": stream}).one()
         clock, event, head = row[0].astimezone(UTC), tuple(row[1:5]), row[5:]
         return (

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
-from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row
+from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row, Tail
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import instant_from_text, instant_to_text
 
@@ -48,7 +48,26 @@ class SQLiteEventStore(EventStore):
             connection.exec_driver_sql(_INSERT_AUDIT, _plain(row) | {"position": position})
         for row in append.holds:
             connection.exec_driver_sql(_INSERT_HOLD, _plain(row))
+        self._project(connection, append, positions)
         return Appended(positions, clock)
+
+    def append_all(
+        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+    ) -> list[int] | None:
+        for append in appends:
+            if not self._head_moved(connection, _plain(append.head), append.expected):
+                return None
+        positions = [self._insert_event(connection, event) for event in events]
+        places = {
+            (event.lock_id, event.version): position
+            for event, position in zip(events, positions, strict=True)
+        }
+        for append in appends:
+            mine = [places[event.lock_id, event.version] for event in append.events]
+            self._project(connection, append, mine)
+        return positions
+
+    def _project(self, connection: Connection, append: Append, positions: Sequence[int]) -> None:
 
     def _head_moved(self, connection: Connection, head: Row, expected: int) -> bool:
         """A missing head may begin at the first version only, never at version 6."""
@@ -77,9 +96,10 @@ class SQLiteEventStore(EventStore):
         rows = connection.exec_driver_sql(_STORED, (self.ledger, after, upto, limit))
         return [(row[0], StoredEvent(UUID(row[1]), *row[2:6])) for row in rows]
 
-    def _newest(
-        self, connection: Connection, stream: UUID
-    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
+    def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
+        return {stream: self._newest(connection, stream) for stream in streams}
+
+    def _newest(self, connection: Connection, stream: UUID) -> Tail:
         row = connection.exec_driver_sql(_NEWEST, (stream.hex, stream.hex)).one()
         clock = datetime.now(UTC)
         event, head = tuple(row[:4]), row[4:]

@@ -27,6 +27,8 @@ from lockledger.domain.lock import Lock, evolve
 from lockledger.projections import audit_trail, current_holders, holds
 
 Row = dict[str, Any]
+Tail = tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]
+"""Where a stream ends: the clock, the newest event's version, topic, state and hash, the head row's `HEAD_FACTS`."""
 SAVEPOINT: Final = "lockledger_append"
 
 
@@ -84,8 +86,12 @@ class EventStore(ABC):
 
         Raises `TamperedLedger` when the lock's head row does not say what its newest event says.
         """
+        return self.newest_of(key, self._newest(connection, self.lock_id(key)))
+
+    def newest_of(self, key: str, tail: Tail) -> Newest:
+        """The lock with this key, of which `tail` was read. Raises what `newest` raises."""
         stream = self.lock_id(key)
-        clock, event, head = self._newest(connection, stream)
+        clock, event, head = tail
         if event is None:
             if head is not None and head["version"] != 0:
                 raise TamperedLedger(
@@ -109,10 +115,17 @@ class EventStore(ABC):
 
     def recording(self, newest: Newest, events: Sequence[LockEvent]) -> Append:
         """What has to be written so that these events follow the newest one."""
-        stored = tuple(chain(self.ledger, newest.hash, events))
+        return self.recording_stored(
+            newest.lock.version, events, tuple(chain(self.ledger, newest.hash, events))
+        )
+
+    def recording_stored(
+        self, expected: int, events: Sequence[LockEvent], stored: Sequence[StoredEvent]
+    ) -> Append:
+        """What has to be written so that these events, already in their stored form, follow version `expected`."""
         return Append(
-            stream=newest.lock.id,
-            expected=newest.lock.version,
+            stream=events[-1].originator_id,
+            expected=expected,
             events=stored,
             head=current_holders.row(self.ledger, evolve(events[-1])),
             audit=[
@@ -204,6 +217,20 @@ class EventStore(ABC):
 
         Who knows already that everything up to `beyond` is settled is spared half the question when nothing is new.
         """
+    @abstractmethod
+    def append_all(
+        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+    ) -> list[int] | None:
+        """Writes several streams' appends in the open transaction or savepoint, heads first and in order of lock ids.
+
+        `events` are those of all the appends, in the order in which they get positions; these are returned, in that
+        order. `None` when a head is not at the expected version: then what was written has to be rolled back.
+        """
+
+    @abstractmethod
+    def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
+        """Where each of these streams ends, whosever they are."""
+
 
     @abstractmethod
     def stored(
@@ -212,10 +239,8 @@ class EventStore(ABC):
         """The stored events in (after, upto], at most `limit`, in position order."""
 
     @abstractmethod
-    def _newest(
-        self, connection: Connection, stream: UUID
-    ) -> tuple[datetime, tuple[int, str, str, bytes] | None, Row | None]:
-        """The clock, the newest event's version, topic, state and hash, and the head row's `HEAD_FACTS`."""
+    def _newest(self, connection: Connection, stream: UUID) -> Tail:
+        """Where one stream ends."""
 
 
 HEAD_FACTS: Final = ("version", "ledger", "key", "holder", "token", "expires_at")

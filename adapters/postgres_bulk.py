@@ -1,0 +1,217 @@
+"""Many streams in few statements on PostgreSQL: their ends read at once, and their appends written at once.
+
+The order is that of a single append, over all streams: every head moves before the fence is taken, and the fence is
+taken before the first position is drawn. So a call that waits for a row holds no reader back, and the positions of each
+lock follow its versions.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from functools import lru_cache
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import postgresql
+
+from lockledger.adapters import schema as names
+from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.identifiers import qualified
+from lockledger.adapters.store import HEAD_FACTS, Append, EventStore, Row, Tail
+from lockledger.projections import audit_trail, current_holders, holds
+
+T = TypeVar("T")
+CHUNK = 500
+"""Streams or events in one statement."""
+
+_EVENT = ("lock_id", "version", "topic", "state", "hash")
+
+
+class PostgresBulk(EventStore):
+    """The part of the event store on PostgreSQL that works on many streams at once."""
+
+    dialect = "postgresql"
+    _fence: str
+
+    def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
+        sql, tails = _statements(self.schema)["tails"], dict[UUID, Tail]()
+        for some in _chunks(streams):
+            for row in connection.exec_driver_sql(sql, {"streams": list(some)}):
+                event, head = tuple(row[2:6]), row[6:]
+                tails[row[0]] = (
+                    row[1].astimezone(UTC),
+                    None if event[0] is None else event,
+                    None if head[0] is None else dict(zip(HEAD_FACTS, head, strict=True)),
+                )
+        return tails
+
+    def append_all(
+        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+    ) -> list[int] | None:
+        ordered = sorted(appends, key=lambda append: append.stream)
+        begun = [append for append in ordered if _begins_head(append)]
+        moved = [append for append in ordered if not _begins_head(append)]
+        if not self._heads_moved(connection, "begin", begun):
+            return None
+        ends_holds = any(append.moves_token for append in moved)
+        if not self._heads_moved(connection, "move" if ends_holds else "extend", moved):
+            return None
+        return self._insert(connection, appends, events)
+
+    def _heads_moved(self, connection: Connection, how: str, appends: Sequence[Append]) -> bool:
+        sql = _statements(self.schema)[how]
+        for some in _chunks(appends):
+            values = _arrays("", [append.head for append in some], current_holders.COLUMNS)
+            values["expected"] = [append.expected for append in some]
+            if len(connection.exec_driver_sql(sql, values).all()) != len(some):
+                return False
+        return True
+
+    def _insert(
+        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+    ) -> list[int]:
+        sql = _statements(self.schema)["insert"]
+        entries = {
+            (row["lock_id"], row["version"]): row for append in appends for row in append.audit
+        }
+        ended = [row for append in appends for row in append.holds]
+        positions: list[int] = []
+        for some in _chunks(events):
+            audited = [
+                entries[event.lock_id, event.version]
+                for event in some
+                if (event.lock_id, event.version) in entries
+            ]
+            values: Row = {
+                "ledger": self.ledger,
+                "fence": self._fence,
+                "namespace": self.namespace,
+                **{f"e_{name}": [getattr(event, name) for event in some] for name in _EVENT},
+                **_arrays("a_", audited, audit_trail.COLUMNS),
+                **_arrays("h_", ended, holds.COLUMNS),
+            }
+            ended = []
+            positions += connection.exec_driver_sql(sql, values).scalars()
+        return positions
+
+
+def _begins_head(append: Append) -> bool:
+    """Whether there can be no head row yet. A foreign stream may have begun at version 0, and go on with version 1."""
+    return append.expected < 0 or (append.expected == 0 and append.head["key"] is not None)
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
+
+
+def _arrays(prefix: str, rows: Sequence[Row], columns: Sequence[str]) -> Row:
+    return {f"{prefix}{name}": [row[name] for row in rows] for name in columns}
+
+
+_TAILS = """
+SELECT wanted.lock_id, clock_timestamp(), e.version, e.topic, e.state, e.hash, {head_facts}
+FROM unnest(%(streams)s::uuid[]) AS wanted (lock_id)
+LEFT JOIN LATERAL (
+    SELECT version, topic, state, hash FROM {events} AS newest
+    WHERE newest.lock_id = wanted.lock_id ORDER BY newest.version DESC LIMIT 1) AS e ON true
+LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
+"""
+
+# No target: every unique index decides. With one, two first inserts that meet at the same instant could end in a unique
+# violation of the other index, (lock_id, token).
+_BEGIN_HEADS = """
+INSERT INTO {heads} ({head_columns})
+SELECT {head_columns} FROM unnest({head_arrays}) AS new ({head_columns})
+ORDER BY lock_id
+ON CONFLICT DO NOTHING
+RETURNING lock_id
+"""
+
+# The IN is evaluated on the row as it is after the wait for it. EXISTS keeps a missing head from beginning at version 6.
+_MOVE_HEADS = """
+WITH new AS MATERIALIZED (
+    SELECT * FROM unnest({head_arrays}, %(expected)s::bigint[]) AS new ({head_columns}, expected)
+)
+INSERT INTO {heads} AS h ({head_columns})
+SELECT {head_columns} FROM new
+WHERE expected < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = new.lock_id)
+ORDER BY lock_id
+ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
+WHERE h.ledger = excluded.ledger AND (h.lock_id, h.version) IN (SELECT lock_id, expected FROM new)
+RETURNING lock_id
+"""
+
+# Positions are drawn after the sort, which has read the fence.
+_INSERT = """
+WITH fence AS MATERIALIZED (
+    SELECT pg_sequence_last_value('{sequence}'::regclass) IS NOT NULL AS counted,
+        CASE WHEN coalesce(current_setting(%(fence)s, true), '') = '' THEN set_config(
+            %(fence)s,
+            pg_advisory_xact_lock_shared(
+                (%(namespace)s::bigint << 48) | pg_sequence_last_value('{sequence}'::regclass))::text || 'held',
+            true) END
+), new AS MATERIALIZED (
+    SELECT * FROM fence CROSS JOIN unnest({event_arrays}) WITH ORDINALITY AS new ({event_columns}, place)
+    ORDER BY place
+), events AS (
+    INSERT INTO {events} ({event_columns}, position, ledger)
+    SELECT {event_columns}, CASE WHEN counted THEN nextval('{sequence}'::regclass) END, %(ledger)s FROM new
+    RETURNING lock_id, version, position
+), audit AS (
+    INSERT INTO {audit} ({audit_columns}, position)
+    SELECT {audit_columns}, position FROM events JOIN unnest({audit_arrays}) AS entry ({audit_columns})
+    USING (lock_id, version)
+), holds AS (
+    INSERT INTO {holds} ({hold_columns}) SELECT * FROM unnest({hold_arrays}) AS ended
+)
+SELECT position FROM events JOIN new USING (lock_id, version) ORDER BY place
+"""
+
+
+@lru_cache(maxsize=256)
+def _statements(schema: str | None) -> dict[str, str]:
+    tables = names.declared("postgresql", schema)
+    heads, columns = tables.current_holders, current_holders.COLUMNS
+    changed = [name for name in columns if name not in ("lock_id", "ledger")]
+    pieces = {
+        "heads": qualified(names.CURRENT_HOLDERS, "postgresql", schema),
+        "events": qualified(names.EVENTS, "postgresql", schema),
+        "audit": qualified(names.AUDIT_TRAIL, "postgresql", schema),
+        "holds": qualified(names.HOLDS, "postgresql", schema),
+        "sequence": qualified(names.POSITION_SEQUENCE, "postgresql", schema),
+        "head_facts": ", ".join(f"h.{name}" for name in HEAD_FACTS),
+        "head_columns": _listed(columns),
+        "head_arrays": _cast(heads, "", columns),
+        "event_columns": _listed(_EVENT),
+        "event_arrays": _cast(tables.events, "e_", _EVENT),
+        "audit_columns": _listed(audit_trail.COLUMNS),
+        "audit_arrays": _cast(tables.audit_trail, "a_", audit_trail.COLUMNS),
+        "hold_columns": _listed(holds.COLUMNS),
+        "hold_arrays": _cast(tables.holds, "h_", holds.COLUMNS),
+    }
+    extended = [name for name in changed if name != "token"]
+    return {
+        "tails": _TAILS.format(**pieces),
+        "begin": _BEGIN_HEADS.format(**pieces),
+        "move": _MOVE_HEADS.format(**pieces, head_changes=_excluded(changed)),
+        "extend": _MOVE_HEADS.format(**pieces, head_changes=_excluded(extended)),
+        "insert": _INSERT.format(**pieces),
+    }
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in columns)
+
+
+def _excluded(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{name}" = excluded."{name}"' for name in columns)
+
+
+def _cast(table: Table, prefix: str, columns: Sequence[str]) -> str:
+    """Parameters, one array for each column, of the column's type."""
+    dialect: Any = postgresql.dialect()
+    types = (table.c[name].type.compile(dialect=dialect).split(" COLLATE ")[0] for name in columns)
+    return ", ".join(
+        f"%({prefix}{name})s::{kind}[]" for name, kind in zip(columns, types, strict=True)
+    )
