@@ -44,10 +44,6 @@ class SQLiteEventStore(EventStore):
         if not self._head_moved(connection, head, append.expected):
             return None
         positions = [self._insert_event(connection, event) for event in append.events]
-        for row, position in zip(append.audit, positions, strict=False):
-            connection.exec_driver_sql(_INSERT_AUDIT, _plain(row) | {"position": position})
-        for row in append.holds:
-            connection.exec_driver_sql(_INSERT_HOLD, _plain(row))
         self._project(connection, append, positions)
         return Appended(positions, clock)
 
@@ -68,6 +64,10 @@ class SQLiteEventStore(EventStore):
         return positions
 
     def _project(self, connection: Connection, append: Append, positions: Sequence[int]) -> None:
+        for row, position in zip(append.audit, positions, strict=False):
+            connection.exec_driver_sql(_INSERT_AUDIT, _plain(row) | {"position": position})
+        for row in append.holds:
+            connection.exec_driver_sql(_INSERT_HOLD, _plain(row))
 
     def _head_moved(self, connection: Connection, head: Row, expected: int) -> bool:
         """A missing head may begin at the first version only, never at version 6."""

@@ -212,12 +212,6 @@ class EventStore(ABC):
         """
 
     @abstractmethod
-    def settled(self, connection: Connection, *, beyond: int = 0) -> int:
-        """The position up to which no event can appear any more; asked outside any transaction.
-
-        Who knows already that everything up to `beyond` is settled is spared half the question when nothing is new.
-        """
-    @abstractmethod
     def append_all(
         self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
     ) -> list[int] | None:
@@ -231,6 +225,12 @@ class EventStore(ABC):
     def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
         """Where each of these streams ends, whosever they are."""
 
+    @abstractmethod
+    def settled(self, connection: Connection, *, beyond: int = 0) -> int:
+        """The position up to which no event can appear any more; asked outside any transaction.
+
+        Who knows already that everything up to `beyond` is settled is spared half the question when nothing is new.
+        """
 
     @abstractmethod
     def stored(
