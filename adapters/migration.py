@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import SchemaItem, Table
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
-from lockledger.adapters.schema import SCHEMA_VERSION, found_version
+from lockledger.adapters.schema import SCHEMA_VERSION, WHOLE_RESULTS, found_version
 from lockledger.domain.errors import SchemaMismatch
 
 # The two-number advisory locks are a space apart from the one-number locks of appends; this number is migrations' own.
@@ -43,13 +43,12 @@ def migrate(engine: Engine, *, schema: str | None = None) -> None:
     dialect = engine.dialect.name
     schema = effective_schema(dialect, schema)
     with engine.connect() as connection, _own_transactions(connection):
-        connection.execution_options(schema_translate_map=None, stream_results=False)
+        connection.execution_options(schema_translate_map=None, **WHOLE_RESULTS)
+        if found_version(connection, schema) != SCHEMA_VERSION:
+            with _alone(), _transaction(connection, schema):
+                _upgrade(connection, schema)
         if dialect == SQLITE:
             _log_ahead(connection)
-        if found_version(connection, schema) == SCHEMA_VERSION:
-            return
-        with _transaction(connection, schema), _one_at_a_time:
-            _upgrade(connection, schema)
 
 
 def migration_sql(dialect_name: str, schema: str | None = None) -> str:
@@ -60,8 +59,8 @@ def migration_sql(dialect_name: str, schema: str | None = None) -> str:
     script = StringIO()
     config = _config(effective_schema(dialect_name, schema), output_buffer=script)
     config.attributes["dialect_name"] = dialect_name
-    with _one_at_a_time:
-        _run(config, sql=True)
+    with _alone():
+        command.upgrade(config, "head", sql=True)
     return script.getvalue()
 
 
@@ -80,7 +79,7 @@ def _upgrade(connection: Connection, schema: str | None) -> None:
     if found is not None and found not in known:
         raise SchemaMismatch(found, SCHEMA_VERSION, schema=schema)
     config.attributes["connection"] = connection
-    _run(config)
+    command.upgrade(config, "head")
 
 
 def _config(schema: str | None, **options: Any) -> Config:
@@ -94,13 +93,16 @@ def _config(schema: str | None, **options: Any) -> Config:
     return config
 
 
-def _run(config: Config, *, sql: bool = False) -> None:
-    if getattr(alembic.context, "_proxy", None) is not None:
-        raise RuntimeError(
-            "migrate() inside another run of Alembic, which can run only one at a time in a process:"
-            " call it before or after, or list lockledger's migrations in version_locations"
-        )
-    command.upgrade(config, "head", sql=sql)
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other run of Alembic in this process: ours wait for each other, the host's are refused."""
+    with _one_at_a_time:
+        if getattr(alembic.context, "_proxy", None) is not None:
+            raise RuntimeError(
+                "migrate() inside another run of Alembic, which can run only one at a time in a process:"
+                " call it before or after, or list lockledger's migrations in version_locations"
+            )
+        yield
 
 
 @contextmanager
@@ -124,8 +126,6 @@ def _transaction(connection: Connection, schema: str | None) -> Iterator[None]:
 
 
 def _begin_on_postgresql(connection: Connection, schema: str | None) -> None:
-    if _driver(connection).autocommit:
-        connection.execution_options(isolation_level="READ COMMITTED")
     # A snapshot of before the wait would not show what the migration that we waited for has made.
     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
     connection.exec_driver_sql("SET LOCAL search_path = pg_catalog")
@@ -135,16 +135,24 @@ def _begin_on_postgresql(connection: Connection, schema: str | None) -> None:
 
 @contextmanager
 def _own_transactions(connection: Connection) -> Iterator[None]:
-    """On SQLite, only our own BEGIN and COMMIT count: in the mode of PEP 249 the driver would begin again each time."""
-    driver = _driver(connection)
-    by_driver = getattr(driver, "autocommit", None) is False
-    if by_driver:
-        driver.autocommit = True
+    """Let transactions be ours for a while, and give the host's pool its connection back as it was.
+
+    psycopg has to begin them, also where the host has it commit each statement. sqlite3 has not to: in the mode of
+    PEP 249 it would begin again after each.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    wanted = connection.dialect.name == SQLITE
+    opposite = not wanted
+    if getattr(driver, "autocommit", wanted) is not opposite:
+        yield
+        return
+    driver.autocommit = wanted
     try:
         yield
     finally:
-        if by_driver:
-            driver.autocommit = False
+        if not connection.invalidated:
+            connection.rollback()
+            driver.autocommit = opposite
 
 
 def _leave_transaction(connection: Connection) -> None:

@@ -1,7 +1,10 @@
 """The ledger's whole schema as this release expects it, and the check that a database has it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -43,6 +46,9 @@ CONSUMER_POSITIONS = "lockledger_consumer_positions"
 LIVE_HOLDERS = "lockledger_live_holders"
 ALL_HOLDS = "lockledger_all_holds"
 POSITION_SEQUENCE = "lockledger_position"
+
+WHOLE_RESULTS: Mapping[str, Any] = MappingProxyType({"stream_results": False, "yield_per": None})
+"""Execution options that undo a host's for large results: a server-side cursor would need a transaction."""
 
 
 @dataclass(frozen=True)
@@ -183,17 +189,12 @@ def found_version(connection: Connection, schema: str | None = None) -> str | No
     dialect = connection.dialect.name
     version_table = qualified(VERSION_TABLE, dialect, schema)
     if dialect == POSTGRESQL:
-        exists = connection.exec_driver_sql(
-            "SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (version_table,)
-        ).scalar()
+        looked_up, name = "SELECT pg_catalog.to_regclass(%s)", version_table
     else:
-        exists = connection.exec_driver_sql(
-            "SELECT count(*) FROM main.sqlite_master WHERE type = 'table' AND name = ?",
-            (VERSION_TABLE,),
-        ).scalar()
-    if not exists:
+        looked_up = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name = ?"
+        name = VERSION_TABLE
+    if connection.exec_driver_sql(looked_up, (name,), WHOLE_RESULTS).scalar() is None:
         return None
-    versions = connection.exec_driver_sql(
-        f"SELECT version_num FROM {version_table} ORDER BY version_num"
-    ).scalars()
-    return ", ".join(versions) or None
+    versions = f"SELECT version_num FROM {version_table} ORDER BY version_num"
+    found = connection.exec_driver_sql(versions, (), WHOLE_RESULTS).scalars().all()
+    return ", ".join(found) or None

@@ -122,6 +122,12 @@ def test_the_check_reads_in_a_read_only_transaction(database: Database) -> None:
         check_schema(connection)
 
 
+def test_the_check_needs_no_transaction_for_a_host_that_streams(database: Database) -> None:
+    options = {"isolation_level": "AUTOCOMMIT", "yield_per": 1}
+    with database.engine(execution_options=options).connect() as connection:
+        check_schema(connection)
+
+
 def test_the_expected_version_is_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", "lockledger.migrations:")
