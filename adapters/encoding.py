@@ -50,11 +50,17 @@ def encode(event: LockEvent) -> tuple[str, str]:
 
 def chain(ledger: str, previous: bytes, events: Iterable[LockEvent]) -> Iterator[StoredEvent]:
     """The events of one lock, encoded and chained to the hash of the event before them."""
-    for event in events:
-        topic, state = encode(event)
-        lock, version = event.originator_id, event.originator_version
-        previous = event_hash(previous, ledger, lock, version, topic, state)
-        yield StoredEvent(lock, version, topic, state, previous)
+    encoded = ((each.originator_id, each.originator_version, *encode(each)) for each in events)
+    return chain_encoded(ledger, previous, encoded)
+
+
+def chain_encoded(
+    ledger: str, previous: bytes, events: Iterable[tuple[UUID, int, str, str]]
+) -> Iterator[StoredEvent]:
+    """Events of one stream that are encoded already: stream, version, topic and state, stored exactly so."""
+    for stream, version, topic, state in events:
+        previous = event_hash(previous, ledger, stream, version, topic, state)
+        yield StoredEvent(stream, version, topic, state, previous)
 
 
 def decode(lock_id: UUID, version: int, topic: str, state: str) -> LockEvent:

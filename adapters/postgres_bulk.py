@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import registry
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
@@ -210,7 +210,7 @@ def _excluded(columns: Sequence[str]) -> str:
 
 def _cast(table: Table, prefix: str, columns: Sequence[str]) -> str:
     """Parameters, one array for each column, of the column's type."""
-    dialect: Any = postgresql.dialect()
+    dialect: Any = registry.load("postgresql")()
     types = (table.c[name].type.compile(dialect=dialect).split(" COLLATE ")[0] for name in columns)
     return ", ".join(
         f"%({prefix}{name})s::{kind}[]" for name, kind in zip(columns, types, strict=True)
