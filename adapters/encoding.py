@@ -92,8 +92,10 @@ def decode(lock_id: UUID, version: int, topic: str, state: str) -> LockEvent:
 def _upcast(kind: type[LockEvent], state: dict[str, Any]) -> dict[str, Any]:
     """Walks the state up through `upcast_v1_v2` and so on, which each event class has for its older formats."""
     found = state.pop("class_version")
-    if not 1 <= found <= kind.class_version:
+    if found > kind.class_version:
         raise EventFormatMismatch(kind.TOPIC, found, kind.class_version)
+    if found < 1:
+        raise ValueError(f"there is no format {found}")
     for version in range(found, kind.class_version):
         getattr(kind, f"upcast_v{version}_v{version + 1}")(state)
     return state
