@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -44,10 +44,9 @@ class Source:
         if isinstance(url_or_engine, str | URL):
             url = checked_url(url_or_engine, asynchronous=asynchronous)
             self.engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
-            self._autocommit = self.engine
         else:
             self.engine = _host_engine(url_or_engine, asynchronous)
-            self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._deaf: Engine | None = None
         self._process = os.getpid()
 
     @property
@@ -63,22 +62,11 @@ class Source:
             self.engine.dispose(close=False)
             self._process = os.getpid()
         with self._opened() as connection:
-            if self.owned or self.dialect != SQLITE:
+            if self.owned:
                 yield connection
             else:
-                with self._patient(connection):
+                with _lent(connection, self.busy_timeout):
                     yield connection
-
-    @contextmanager
-    def _patient(self, connection: Connection) -> Iterator[None]:
-        """The ledger's busy timeout on a host's SQLite connection, for the length of one call."""
-        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000)}")
-        try:
-            yield
-        finally:
-            if not connection.invalidated:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def create_missing_file(self) -> None:
         """Makes an empty SQLite file where there is none, so that it can be migrated."""
@@ -97,7 +85,7 @@ class Source:
     @contextmanager
     def _opened(self) -> Iterator[Connection]:
         try:
-            connection = self._autocommit.connect()
+            connection = self._listened.connect()
         except OperationalError as error:
             if self._file is not None and not self._file.exists():
                 raise SchemaMismatch(None, SCHEMA_VERSION).noted(
@@ -106,6 +94,17 @@ class Source:
             raise
         with connection:
             yield connection
+
+    @property
+    def _listened(self) -> Engine:
+        """The engine whose listeners hear what is done here: the host's own, but for its SQLite engine."""
+        if self.owned or self.dialect != SQLITE:
+            return self.engine
+        # There a listener may send BEGIN wherever SQLAlchemy begins, so that savepoints work, and then no statement
+        # would be its own transaction. A disposed engine has another pool.
+        if self._deaf is None or self._deaf.pool is not self.engine.pool:
+            self._deaf = Engine(self.engine.pool, self.engine.dialect, self.engine.url)
+        return self._deaf
 
     def close(self) -> None:
         """Closes what was opened here; a host's engine is the host's."""
@@ -150,6 +149,42 @@ def _host_engine(engine: object, asynchronous: bool) -> Engine:
         raise TypeError(f"a ledger wants a database URL or a SQLAlchemy engine, not {engine!r}")
     refuse_other_drivers(found.dialect.name, found.dialect.driver, asynchronous=asynchronous)
     return found
+
+
+@contextmanager
+def _lent(connection: Connection, busy_timeout: float) -> Iterator[None]:
+    """A host's connection in AUTOCOMMIT for the length of one call, and given back as it was.
+
+    In the driver and not by SQLAlchemy's isolation level, which it would set to a default of its own afterwards.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    sqlite = connection.dialect.name == SQLITE
+    # sqlite3 has this attribute since Python 3.12, and it is no bool where isolation_level counts instead.
+    by_level = sqlite and not isinstance(getattr(driver, "autocommit", None), bool)
+    name, alone = ("isolation_level", None) if by_level else ("autocommit", True)
+    before = getattr(driver, name)
+    if before != alone:
+        setattr(driver, name, alone)
+    try:
+        with _patient(connection, busy_timeout) if sqlite else nullcontext():
+            yield
+    finally:
+        if not connection.invalidated:
+            connection.rollback()
+            if before != alone:
+                setattr(driver, name, before)
+
+
+@contextmanager
+def _patient(connection: Connection, busy_timeout: float) -> Iterator[None]:
+    """The ledger's busy timeout on a host's SQLite connection."""
+    before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
 
 def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
