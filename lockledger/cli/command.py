@@ -1,0 +1,105 @@
+"""How a command is made: the options that all take, and one place where its errors become messages and exit codes."""
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from lockledger.cli import output
+from lockledger.cli.failures import DONE, FAULT, exit_code, sentence
+from lockledger.cli.given import DATABASE, DEFAULT_DATABASE, NAMES, Given
+
+F = TypeVar("F", bound=Callable[..., None])
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help=f"sqlite:///file.db or postgresql://user@host/database. [{DATABASE}; else {DEFAULT_DATABASE}]",
+    ),
+]
+Ledger = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The ledger among several in one database. [default]"),
+]
+Schema = Annotated[
+    str | None, typer.Option(metavar="NAME", help="PostgreSQL schema with the tables. [public]")
+]
+NamesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--names",
+        metavar="MODULE:CALLABLE",
+        help=f"names(connection, ids) gives display names of holders and actors. [{NAMES}]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+_COMMON = {"database": Database, "ledger": Ledger, "schema": Schema, "names": NamesOption}
+
+
+def command(app: typer.Typer, name: str) -> Callable[[F], F]:
+    """Makes a function that takes what is given, and options of its own, a command of the program."""
+
+    def register(function: F) -> F:
+        def invoked(context: typer.Context, **values: Any) -> None:
+            common = {option: values.pop(option) for option in _COMMON}
+            given = Given(**common, json=values.pop("json")).over(context.obj or Given())
+            raise typer.Exit(attempt(given, lambda: function(given, **values)))
+
+        parameters = [
+            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        ]
+        parameters += [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in list(inspect.signature(function).parameters.values())[1:]
+        ]
+        parameters += [
+            inspect.Parameter(
+                option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            for option, annotation, default in (
+                *((option, annotation, None) for option, annotation in _COMMON.items()),
+                ("json", Json, False),
+            )
+        ]
+        invoked.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        invoked.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name, help=inspect.getdoc(function))(invoked)
+        return function
+
+    return register
+
+
+def attempt(given: Given, work: Callable[[], None]) -> int:
+    """Does the work and gives its exit code. A reader who has gone away, as in `| head`, is no error."""
+    try:
+        work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    # The last resort: a fault of ours must not end the process with 1, which means refused.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+        code = exit_code(error)
+        if code == FAULT:
+            output.message(given.without_secrets(traceback.format_exc()))
+        else:
+            report(given, error)
+        return code
+    return DONE
+
+
+def report(given: Given, error: BaseException) -> None:
+    """One line on standard error; with --json an object there, with the error's code and the hold in the way."""
+    text = given.without_secrets(sentence(error))
+    if given.json:
+        from lockledger.cli.answers import error_facts
+
+        print(output.json_text(error_facts(given, error, text)), file=sys.stderr)
+    else:
+        output.message(text)
