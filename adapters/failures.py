@@ -28,6 +28,12 @@ def sqlite_code(error: DBAPIError) -> int | None:
     return getattr(error.orig, "sqlite_errorcode", None)
 
 
+def is_busy(error: DBAPIError) -> bool:
+    """Whether SQLite gave up on a lock that another connection holds."""
+    code = sqlite_code(error)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 @contextmanager
 def translated(*, key: str | None = None, commits: bool = False) -> Iterator[None]:
     """Turns the database's verdicts into ours.
@@ -40,14 +46,14 @@ def translated(*, key: str | None = None, commits: bool = False) -> Iterator[Non
         if what := _LOST_TRANSACTION.get(sqlstate(error) or ""):
             raise ConcurrencyConflict(what, key=key) from error
         code = sqlite_code(error)
-        if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if is_busy(error):
             raise _busy(code, key) from error
         if commits and (error.connection_invalidated or _torn_commit(code)):
             raise OutcomeUnknown(key=key) from error
         raise
 
 
-def _busy(code: int, key: str | None) -> ConcurrencyConflict:
+def _busy(code: int | None, key: str | None) -> ConcurrencyConflict:
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return ConcurrencyConflict(
             "another connection wrote after this transaction had begun to read",
