@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from lockledger.domain.events import LockEvent, LockTaken, LockTakenOver
 from lockledger.domain.lock import IfMine, Lock, evolve
+from lockledger.domain.succession import misfit
 from lockledger.domain.ttl import Ttl
 from support.model import Answer, Facts, Model
 from support.stories import KEY, T0, Story, answer_of, facts
@@ -216,6 +217,9 @@ class LockMachine(RuleBasedStateMachine):
         assert Answer(answer.outcome, answer.refusal, answer.facts, recorded) == expected
         if not recorded:
             assert self.story.lock == before
+        for made in self.story.events[known:]:
+            assert misfit(before, made) is None
+            before = evolve(made)
 
     # What holds after every call and every move of the clock.
 
