@@ -183,7 +183,7 @@ def test_an_instant_that_has_passed_is_judged_where_a_hold_begins_not_at_the_doo
         HostInstant(2026, 3, 3),
         datetime(2026, 3, 3, tzinfo=NoOffset()),
     ],
-    ids=repr,
+    ids=["naive", "naive of another class", "a zone without offset"],
 )
 def test_a_naive_instant_is_refused(instant: datetime) -> None:
     with pytest.raises(InvalidTtl, match="has no time zone"):
