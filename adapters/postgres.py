@@ -65,7 +65,12 @@ class PostgresEventStore(PostgresBulk):
         connection.exec_driver_sql(self._sql["guard"], {"lock_id": self.lock_id(key)})
 
     def append(
-        self, connection: Connection, append: Append, *, until: datetime | None = None
+        self,
+        connection: Connection,
+        append: Append,
+        *,
+        until: datetime | None = None,
+        locked: bool = False,
     ) -> Appended | None:
         sql = _append(
             self.schema,
@@ -73,6 +78,7 @@ class PostgresEventStore(PostgresBulk):
             bool(append.audit),
             len(append.holds),
             append.moves_token,
+            append.expected < 1 and append.head["token"] is not None and not locked,
         )
         values: Row = dict(append.head)
         values |= {
@@ -160,18 +166,12 @@ SELECT position, lock_id, version, topic, state, hash FROM {events}
 WHERE ledger = %(ledger)s AND position > %(after)s AND position <= %(upto)s ORDER BY position LIMIT %(limit)s
 """
 
-# The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
-# it before. EXISTS keeps a missing head from beginning at version 6. The fence is taken once per transaction or
-# savepoint: its setting reverts with either, exactly as the lock does. A sequence without a last value must not pass
-# for position 0, so that `position` is null then and refused.
+# The fence is taken once per transaction or savepoint: its setting reverts with either, exactly as the lock does. A
+# sequence without a last value must not pass for position 0, so that `position` is null then and refused.
 _APPEND = """
 WITH head AS (
     INSERT INTO {heads} AS h ({head_columns})
-    SELECT {head_values}
-    WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
-    ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
-    WHERE h.version = %(expected)s::bigint AND h.ledger = excluded.ledger
-      AND clock_timestamp() < %(until)s::timestamptz
+    SELECT {head_values}{head_moves}
     RETURNING clock_timestamp() AS moved_at
 ), fence AS MATERIALIZED (
     SELECT moved_at, pg_sequence_last_value('{sequence}'::regclass) IS NOT NULL AS counted,
@@ -191,6 +191,19 @@ WITH head AS (
 ){audit}{holds}
 SELECT position, moved_at FROM events CROSS JOIN fence ORDER BY version
 """
+
+# The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
+# it before. EXISTS keeps a missing head from beginning at version 6.
+_MOVE_HEAD = """
+    WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
+    ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
+    WHERE h.version = %(expected)s::bigint AND h.ledger = excluded.ledger
+      AND clock_timestamp() < %(until)s::timestamptz"""
+
+# Without a target every unique index decides. With one, two first inserts that met at the same instant could end in a
+# unique violation of the other index, (lock_id, token), which is there for the guard.
+_BEGIN_HEAD = """
+    ON CONFLICT DO NOTHING"""
 
 _AUDIT = """, audit AS (
     INSERT INTO {audit} (lock_id, ledger, key, version, event_hash, {columns}, position)
@@ -252,7 +265,9 @@ def _listed(columns: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _append(schema: str | None, events: int, audited: bool, ended: int, moves_token: bool) -> str:
+def _append(
+    schema: str | None, events: int, audited: bool, ended: int, moves_token: bool, begins_head: bool
+) -> str:
     """The append of so many events. A statement that does not set the token passes a guard of the hold.
 
     Each value is given once, so that psycopg caches the statements of takes and releases (50 values, 4,096 characters).
@@ -263,6 +278,10 @@ def _append(schema: str | None, events: int, audited: bool, ended: int, moves_to
         for name in current_holders.COLUMNS
         if name not in ("lock_id", "ledger") and (moves_token or name != "token")
     ]
+    moves = _MOVE_HEAD.format(
+        heads=objects["heads"],
+        head_changes=", ".join(f'"{name}" = excluded."{name}"' for name in changed),
+    )
     new = (*_EVENT, *_AUDITED) if audited else _EVENT
     audit = _AUDIT.format(audit=objects["audit"], columns=_listed(_AUDITED)) if audited else ""
     held = _HOLDS.format(
@@ -274,7 +293,7 @@ def _append(schema: str | None, events: int, audited: bool, ended: int, moves_to
         sequence=objects["sequence"],
         head_columns=_listed(current_holders.COLUMNS),
         head_values=", ".join(_typed(name, name) for name in current_holders.COLUMNS),
-        head_changes=", ".join(f'"{name}" = excluded."{name}"' for name in changed),
+        head_moves=_BEGIN_HEAD if begins_head else moves,
         new_columns=_listed(new),
         new_values=_rows("e", new, events),
         audit=audit,

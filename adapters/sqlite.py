@@ -35,7 +35,12 @@ class SQLiteEventStore(EventStore):
         """Nothing to do: the write transaction holds every row."""
 
     def append(
-        self, connection: Connection, append: Append, *, until: datetime | None = None
+        self,
+        connection: Connection,
+        append: Append,
+        *,
+        until: datetime | None = None,
+        locked: bool = False,
     ) -> Appended | None:
         clock = datetime.now(UTC)
         if until is not None and clock >= until:

@@ -204,11 +204,17 @@ class EventStore(ABC):
 
     @abstractmethod
     def append(
-        self, connection: Connection, append: Append, *, until: datetime | None = None
+        self,
+        connection: Connection,
+        append: Append,
+        *,
+        until: datetime | None = None,
+        locked: bool = False,
     ) -> Appended | None:
         """Writes all of it, or nothing and returns `None`, when the lock's head is not at the expected version.
 
-        `until`: nothing is written either once the database's clock has reached it.
+        `until`: nothing is written either once the database's clock has reached it, but for a lock's first event, which
+        the caller takes back when `Appended.clock` has. `locked`: `lock_head` was called in this transaction.
         """
 
     @abstractmethod
