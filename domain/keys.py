@@ -7,17 +7,19 @@ from uuid import UUID, uuid5
 from lockledger.domain.errors import InvalidHolder, InvalidKey, shown
 
 MAX_LENGTH = 255
+MAX_LEDGER_NAME_LENGTH = 100
+"""With it, ledger, holder and key fit into one entry of an index of PostgreSQL, at four bytes a character."""
 SEPARATOR = ":"
 _AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
 NAMESPACE = UUID("5f0c3a4e-8f0e-5d0b-9a3c-6c6f636b6c64")
 
 
-def fault_of(text: str) -> str | None:
+def fault_of(text: str, longest: int = MAX_LENGTH) -> str | None:
     """Why a text can be neither key nor holder, or `None` when it can."""
     if not text:
         return "is empty"
-    if len(text) > MAX_LENGTH:
-        return f"has {len(text)} characters, at most {MAX_LENGTH} are allowed"
+    if len(text) > longest:
+        return f"has {len(text)} characters, at most {longest} are allowed"
     if text != text.strip():
         return "is surrounded by white space; strip it"
     if text.isascii() and text.isprintable():
@@ -55,9 +57,9 @@ def check_holder(holder: str, *, what: str = "holder") -> str:
 
 
 def check_ledger_name(name: str) -> str:
-    """The ledger's name as plain `str`; the limits are a key's. Raises `ValueError` or `TypeError`."""
+    """The ledger's name as plain `str`: at most 100 characters, else the limits of a key. Raises `ValueError` or `TypeError`."""
     name = _exact(name, "a ledger's name")
-    if fault := fault_of(name):
+    if fault := fault_of(name, MAX_LEDGER_NAME_LENGTH):
         raise ValueError(f"the ledger's name {shown(name)} {fault}")
     return name
 

@@ -12,7 +12,7 @@ import pytest
 from lockledger.domain import errors
 from lockledger.domain.errors import LockLedgerError
 from lockledger.domain.events import EVENTS, LockEvent, LockTaken
-from lockledger.domain.keys import MAX_LENGTH, NAMESPACE
+from lockledger.domain.keys import MAX_LEDGER_NAME_LENGTH, MAX_LENGTH, NAMESPACE
 from lockledger.domain.metadata import MAX_METADATA_BYTES, MAX_METADATA_DEPTH
 from lockledger.domain.reasons import MAX_REASON_LENGTH
 
@@ -90,6 +90,7 @@ def test_every_error_is_described_with_its_code() -> None:
     "limit",
     [
         f"1 to {MAX_LENGTH} characters",
+        f"1 to {MAX_LEDGER_NAME_LENGTH} characters",
         f"at most {MAX_REASON_LENGTH:,} characters",
         f"at most {MAX_METADATA_BYTES:,} bytes",
         f"at most {MAX_METADATA_DEPTH} levels",
