@@ -1,7 +1,9 @@
 """Engines: the ledger's own, made from a URL, and a host's, used as it is and left as it was."""
 
+import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -13,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
+from sqlalchemy.util import await_only
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
@@ -55,18 +58,34 @@ class Source:
         return self.engine.dialect.name
 
     @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        """A connection in AUTOCOMMIT, given back at the end with nothing left open."""
+    def connect(self, *, busy_timeout: float | None = None) -> Iterator[Connection]:
+        """A connection in AUTOCOMMIT, given back at the end with nothing left open.
+
+        `busy_timeout`: fewer seconds than the source's own to wait for SQLite's write lock in this call.
+        """
+        seconds = (
+            self.busy_timeout if busy_timeout is None else min(self.busy_timeout, busy_timeout)
+        )
         if os.getpid() != self._process:
             # Sockets shared with the parent would mix two conversations: leave them to the parent, open new ones.
             self.engine.dispose(close=False)
             self._process = os.getpid()
         with self._opened() as connection:
-            if self.owned:
-                yield connection
-            else:
-                with _lent(connection, self.busy_timeout):
+            if not self.owned:
+                with _lent(connection, seconds):
                     yield connection
+            elif busy_timeout is not None and self.dialect == SQLITE:
+                with _patient(connection, seconds):
+                    yield connection
+            else:
+                yield connection
+
+    def sleep(self, seconds: float) -> None:
+        """Waits without a connection: the thread, or in an asynchronous source the task alone."""
+        if self.asynchronous:
+            await_only(asyncio.sleep(seconds))
+        else:
+            time.sleep(seconds)
 
     def create_missing_file(self) -> None:
         """Makes an empty SQLite file where there is none, so that it can be migrated."""
@@ -177,7 +196,7 @@ def _lent(connection: Connection, busy_timeout: float) -> Iterator[None]:
 
 @contextmanager
 def _patient(connection: Connection, busy_timeout: float) -> Iterator[None]:
-    """The ledger's busy timeout on a host's SQLite connection."""
+    """A busy timeout on a SQLite connection for the length of one call."""
     before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}")
     try:

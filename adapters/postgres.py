@@ -61,6 +61,10 @@ class PostgresEventStore(PostgresBulk):
             connection.exec_driver_sql(self._sql["empty head"], head)
             connection.exec_driver_sql(lock, head)
 
+    def try_lock_head(self, connection: Connection, key: str) -> bool:
+        head = {"lock_id": self.lock_id(key)}
+        return bool(connection.exec_driver_sql(self._sql["try lock"], head).scalar())
+
     def guard_head(self, connection: Connection, key: str) -> None:
         connection.exec_driver_sql(self._sql["guard"], {"lock_id": self.lock_id(key)})
 
@@ -146,6 +150,12 @@ LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
 """
 
 _LOCK = "SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s::uuid FOR {strength}"
+
+# Locks in a subquery: the row is locked before the other question is asked.
+_TRY_LOCK = """
+SELECT EXISTS (SELECT 1 FROM (SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s::uuid FOR UPDATE SKIP LOCKED) AS mine)
+    OR NOT EXISTS (SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s::uuid)
+"""
 
 _EMPTY_HEAD = """
 INSERT INTO {heads} (lock_id, ledger, version) VALUES (%(lock_id)s::uuid, %(ledger)s, 0)
@@ -242,6 +252,7 @@ def _statements(schema: str | None) -> dict[str, str]:
         ),
         "lock to end": _LOCK.format(**objects, strength="UPDATE"),
         "lock to extend": _LOCK.format(**objects, strength="NO KEY UPDATE"),
+        "try lock": _TRY_LOCK.format(**objects),
         "guard": _LOCK.format(**objects, strength="KEY SHARE"),
         "empty head": _EMPTY_HEAD.format(**objects),
         "last position": _LAST_POSITION.format(**objects),

@@ -31,6 +31,10 @@ class SQLiteEventStore(EventStore):
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         """Nothing to do: the write transaction holds every row."""
 
+    def try_lock_head(self, connection: Connection, key: str) -> bool:
+        """Nothing to do: the write transaction holds every row."""
+        return True
+
     def guard_head(self, connection: Connection, key: str) -> None:
         """Nothing to do: the write transaction holds every row."""
 

@@ -199,6 +199,10 @@ class EventStore(ABC):
         """Locks the lock's head row in the open transaction, making one at version 0 when there is none."""
 
     @abstractmethod
+    def try_lock_head(self, connection: Connection, key: str) -> bool:
+        """Locks the lock's head row, if there is one, in the open transaction; `False` when another one has it."""
+
+    @abstractmethod
     def guard_head(self, connection: Connection, key: str) -> None:
         """Locks the head row against whatever sets its token, in the open transaction; extensions do not."""
 

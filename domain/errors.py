@@ -48,6 +48,8 @@ class LockLedgerError(Exception):
     code = "LOCK_LEDGER_ERROR"
     key: str | None = None
     current: Hold | None = None
+    refusals: tuple["LockLedgerError", ...] = ()
+    """All refusals of a call for many locks, in key order; the error raised is the first of them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
@@ -68,6 +70,22 @@ class LockedByOther(LockLedgerError):
         which = "" if current.key == key else f", because {shown(current.key)} is"
         whose = "already yours: " if same_holder else ""
         super().__init__(f"{shown(key)} cannot be taken{which or ':'} {whose}{_whose(current)}")
+
+
+class WaitTimeout(LockedByOther):
+    """The lock was not to be had within the time given. `current` is the hold last seen in the way.
+
+    `None` when none was: then transactions that had not ended yet stood in the way.
+    """
+
+    code = "WAIT_TIMEOUT"
+
+    def __init__(self, key: str, current: Hold | None, *, waited: float) -> None:
+        self.key, self.current, self.waited, self.same_holder = key, current, waited, False
+        who = "locked by open transactions" if current is None else _whose(current)
+        LockLedgerError.__init__(
+            self, f"{shown(key)} was not to be had within {waited:g} seconds: {who}"
+        )
 
 
 class HoldChanged(LockLedgerError):
@@ -118,6 +136,10 @@ class HoldLost(NotHolding):
     """
 
     code = "HOLD_LOST"
+    ended_by: EndedBy | None = None
+    ended_at: datetime | None = None
+    ended_by_actor: str | None = None
+    reason: str | None = None
 
     def __init__(
         self,
@@ -150,6 +172,23 @@ class HoldLost(NotHolding):
         who = "" if self.ended_by_actor is None else f" by {shown(self.ended_by_actor)}"
         why = "" if self.reason is None else f" ({shown(self.reason)})"
         return f"the hold of {shown(self.holder)} with token {self.token} {how}{who} at {_instant(self.ended_at)}{why}"
+
+
+class HoldSuspect(HoldLost):
+    """The hold could not be extended in time: by this process's monotonic clock it may have run out. Stop working.
+
+    Whether it has, the ledger knows: `holder_of` tells who holds the lock now.
+    """
+
+    code = "HOLD_SUSPECT"
+
+    def __init__(self, key: str, *, holder: str, token: int, silent_for: float) -> None:
+        self.key, self.holder, self.token, self.silent_for = key, holder, token, silent_for
+        LockLedgerError.__init__(
+            self,
+            f"{shown(key)}: the hold of {shown(holder)} with token {token} was last confirmed {silent_for:.1f} seconds"
+            " ago and may have run out; stop, and ask holder_of",
+        )
 
 
 class NotLockable(LockLedgerError):

@@ -2,7 +2,7 @@
 
 from enum import Enum
 from unicodedata import category, is_normalized
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 from lockledger.domain.errors import InvalidHolder, InvalidKey, shown
 
@@ -92,6 +92,11 @@ def _part(part: object) -> str:
             f"the part {shown(text)} of a key must be non-empty and without {SEPARATOR!r}"
         )
     return text
+
+
+def new_holder(prefix: str = "holder") -> str:
+    """A holder id that nobody else has: the prefix, `:`, and 32 random hexadecimal digits."""
+    return check_holder(f"{prefix}{SEPARATOR}{uuid4().hex}")
 
 
 def lock_id(ledger: str, key: str) -> UUID:

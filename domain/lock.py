@@ -156,6 +156,12 @@ class Lock:
         over = live.ended(now, "forced", actor=call.actor, reason=reason)
         return self._released(live, over, call, reason, now, forced=True)
 
+    def expire(self, metadata: Metadata, now: datetime) -> Decision[bool]:
+        """Records a hold that has run out; no answer depends on when, or whether, that is done."""
+        if self.hold is None or self.hold.is_live(now):
+            return Decision(False)
+        return Decision(True, self._expired(metadata, now, "sweep"))
+
     def held_by(self, holder: str, token: int | None, now: datetime, ended: EndedHolds) -> Hold:
         """The holder's live hold. Raises `HoldLost` when a token was shown, else `NotLockHolder` or `NotHeld`."""
         live = self.live_hold(now)
@@ -198,7 +204,7 @@ class Lock:
         )
 
     def _taken(self, wish: Take, now: datetime) -> Decision[Grant]:
-        expired = self._expired(wish.call, now, "take")
+        expired = self._expired(wish.call.metadata, now, "take")
         version = self.version + len(expired) + 1
         taken = LockTaken(**self._begun(wish, version, now))
         return Decision(
@@ -267,7 +273,7 @@ class Lock:
         return Decision(outcome, (released,), _lifetime(now, live.expires_at))
 
     def _expired(
-        self, call: Call, now: datetime, during: Literal["take", "sweep"]
+        self, metadata: Metadata, now: datetime, during: Literal["take", "sweep"]
     ) -> tuple[LockExpired, ...]:
         """The record of a hold that has run out; none when nothing has."""
         if self.hold is None or self.hold.expires_at is None:
@@ -276,7 +282,7 @@ class Lock:
             **self._next(self.hold, now),
             expires_at=self.hold.expires_at,
             expired_at=self.hold.expires_at,
-            metadata=call.metadata,
+            metadata=metadata,
             recorded_during=during,
         )
         return (expired,)

@@ -21,7 +21,7 @@ Names = Callable[[K, Collection[str]], Mapping[str, str]]
 class TakeRequest:
     """What `check_take` is asked about: who wants to take what, and who holds it now."""
 
-    verb: Literal["take", "try_take"]
+    verb: Literal["take", "try_take", "take_all", "hold"]
     key: str
     holder: str
     actor: str

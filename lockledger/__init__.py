@@ -11,6 +11,7 @@ from lockledger.domain.errors import (
     EventFormatMismatch,
     HoldChanged,
     HoldLost,
+    HoldSuspect,
     InvalidHolder,
     InvalidKey,
     InvalidMetadata,
@@ -25,6 +26,7 @@ from lockledger.domain.errors import (
     OutcomeUnknown,
     SchemaMismatch,
     TamperedLedger,
+    WaitTimeout,
 )
 from lockledger.domain.events import (
     LockEvent,
@@ -35,9 +37,10 @@ from lockledger.domain.events import (
     LockTakenOver,
 )
 from lockledger.domain.holds import AuditEntry, Grant, Hold, Page, RecordedEvent
-from lockledger.domain.keys import lock_key
+from lockledger.domain.keys import lock_key, new_holder
 from lockledger.domain.lock import Lock
 from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
+from lockledger.holding import Held
 from lockledger.ledger import LockLedger
 from lockledger.subscription import Subscription
 
@@ -51,9 +54,11 @@ __all__ = [
     "ConcurrencyConflict",
     "EventFormatMismatch",
     "Grant",
+    "Held",
     "Hold",
     "HoldChanged",
     "HoldLost",
+    "HoldSuspect",
     "InvalidHolder",
     "InvalidKey",
     "InvalidMetadata",
@@ -82,6 +87,8 @@ __all__ = [
     "Subscription",
     "TakeRequest",
     "TamperedLedger",
+    "WaitTimeout",
     "configure_sqlite",
     "lock_key",
+    "new_holder",
 ]

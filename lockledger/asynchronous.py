@@ -3,9 +3,9 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,9 +16,20 @@ from sqlalchemy.util import greenlet_spawn
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.bound import BoundLedger
-from lockledger.domain.holds import RecordedEvent
+from lockledger.domain.holds import Grant, RecordedEvent
+from lockledger.domain.keys import new_holder
+from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
+from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
+from lockledger.holding import (
+    Heartbeat,
+    Held,
+    after_body,
+    beat,
+    checked_heartbeat,
+    first_pause,
+)
 from lockledger.ledger import LockLedger
 from lockledger.queries import checked_position
 from lockledger.subscription import Feed, poll_seconds
@@ -219,6 +230,48 @@ class AsyncLockLedger(_EveryVerb):
         async with turns:
             await greenlet_spawn(self._ledger.migrate)
 
+    @asynccontextmanager
+    async def hold(
+        self,
+        key: str,
+        holder: str | None = None,
+        *,
+        ttl: Ttl = None,
+        heartbeat: float | timedelta | None = None,
+        if_mine: IfMine = "refuse",
+        takeover_reason: str | None = None,
+        expected_token: int | None = None,
+        wait: float | timedelta | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> AsyncIterator[Held]:
+        """Holds the lock for the length of an `async with` block; see `LockLedger.hold`. Heartbeats are a task."""
+        beats = checked_heartbeat(heartbeat, ttl)
+        holder = new_holder() if holder is None else holder
+        ledger = self._ledger
+        hold = await greenlet_spawn(
+            ledger.begin_hold,
+            key,
+            holder,
+            wait=wait,
+            ttl=ttl,
+            takeover_reason=takeover_reason,
+            if_mine=if_mine,
+            expected_token=expected_token,
+            actor=actor,
+            metadata=metadata,
+        )
+        again = partial(ledger.extend, key, holder, ttl, actor=actor, metadata=metadata)
+        end = partial(ledger.end_hold, hold.grant, actor=actor, metadata=metadata)
+        try:
+            async with _beating(hold, partial(again, token=hold.grant.token), beats):
+                yield hold
+        except BaseException as body:
+            # Shielded: a second cancellation must not leave the lock behind.
+            await asyncio.shield(greenlet_spawn(after_body, hold, end, body))
+            raise
+        await asyncio.shield(greenlet_spawn(after_body, hold, end, None))
+
     def using(
         self,
         session_or_connection: AsyncSession | async_scoped_session[Any] | AsyncConnection,
@@ -258,6 +311,28 @@ class AsyncLockLedger(_EveryVerb):
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return await greenlet_spawn(call, self._ledger)
+
+
+@asynccontextmanager
+async def _beating(
+    held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
+) -> AsyncIterator[None]:
+    """Extends in a task of its own for the length of a block."""
+    if heartbeat is None:
+        yield
+        return
+
+    async def beat_until_over(pause: float | None) -> None:
+        while pause is not None:
+            await asyncio.sleep(pause)
+            pause = await greenlet_spawn(beat, held, extend, heartbeat)
+
+    task = asyncio.create_task(beat_until_over(first_pause(held, heartbeat)))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

@@ -8,7 +8,7 @@ it is read and decided again. After two such refusals the lock's row is locked f
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
@@ -32,6 +32,8 @@ class Command(Generic[T]):
     key: str
     decide: Callable[[Lock, datetime, EndedHolds], Decision[T]]
     request: Callable[[Hold | None], TakeRequest] | None = None
+    until: datetime | None = None
+    """The instant up to which a take wants the lock, where it is given as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,43 @@ class Commands:
                 if performed is not None:
                     return performed
             return self._perform_locked(connection, command, inside)
+
+    def attempt(
+        self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
+    ) -> Performed[T] | None:
+        """One try of a call that waits, in a transaction of its own; `None` when another transaction is in the way.
+
+        It blocks behind none, and records nothing once `left` has become nothing.
+        """
+        with translated(key=command.key):
+            if self._policy is None:
+                _, decision = self._look(connection, command)
+                if not decision.events:
+                    return Performed(decision.outcome)
+            try:
+                with self._store.transaction(connection, key=command.key):
+                    return self._attempt_locked(connection, command, left)
+            except _TakenBack:
+                return None
+            except ConcurrencyConflict:
+                if (
+                    self._store.excludes_writers
+                ):  # the file stayed locked for as long as there was time
+                    return None
+                raise
+
+    def _attempt_locked(
+        self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
+    ) -> Performed[T]:
+        if self._policy is not None:
+            self._policy.lock_subject(connection, command.key)
+        if not self._store.try_lock_head(connection, command.key):
+            raise _TakenBack
+        newest, decision = self._look(connection, command)
+        if not decision.events:
+            return Performed(decision.outcome)
+        until = newest.clock + min(decision.fresh_for, left())
+        return self._append_surely(connection, newest, decision, until)
 
     def guard(self, connection: Connection, assertion: Command[Hold]) -> Hold:
         """Asserts under a lock on the head row that lets extensions pass; a refusal keeps no row locked."""

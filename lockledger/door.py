@@ -14,7 +14,7 @@ from lockledger.domain.policy import Clock, TakeRequest
 from lockledger.domain.reasons import check_reason
 from lockledger.domain.ttl import CheckedTtl, Ttl, check_ttl
 
-Verb = Literal["take", "try_take"]
+Verb = Literal["take", "try_take", "take_all", "hold"]
 Metadata = Mapping[str, object] | None
 _ANY_TIME = datetime.min.replace(tzinfo=UTC)
 """Where no instant is compared with the time, the clock is not asked."""
@@ -58,7 +58,8 @@ class Door:
         def request(current: Hold | None) -> TakeRequest:
             return TakeRequest(verb, key, holder, call.actor, current, dict(call.metadata))
 
-        return Command(key, lambda lock, now, _: lock.take(wish, now), request)
+        until = wish.ttl if isinstance(wish.ttl, datetime) else None
+        return Command(key, lambda lock, now, _: lock.take(wish, now), request, until)
 
     def release(
         self,

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from time import monotonic
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.orm import Session
@@ -13,12 +15,17 @@ from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.migration import migrate
 from lockledger.bound import BoundLedger
 from lockledger.commands import Clearance, Command, Performed
-from lockledger.domain.holds import RecordedEvent
+from lockledger.domain.holds import Grant, RecordedEvent
+from lockledger.domain.keys import new_holder
+from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
+from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
+from lockledger.holding import Held, after_body, beating, checked_heartbeat, held
 from lockledger.queries import checked_position
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.verbs import Verbs
+from lockledger.waiting import Patience, checked_wait, wait_for
 from lockledger.workings import Workings
 
 T = TypeVar("T")
@@ -130,6 +137,17 @@ class LockLedger(Verbs):
         with self._connection() as connection:
             return self._workings.perform_alone(connection, command)
 
+    def _wait(self, command: Command[T], seconds: float) -> Performed[T]:
+        return self._wait_for(command, Patience(seconds))
+
+    def _wait_for(self, command: Command[T], patience: Patience) -> Performed[T]:
+        return wait_for(command, self._attempt, patience, self._source.sleep, self._workings.now)
+
+    def _attempt(self, command: Command[T], patience: Patience) -> Performed[T] | None:
+        patience.asked_at = monotonic()
+        with self._connection(busy_timeout=patience.left.total_seconds()) as connection:
+            return self._workings.commands.attempt(connection, command, lambda: patience.left)
+
     def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._connection() as connection:
             return question(connection)
@@ -163,6 +181,71 @@ class LockLedger(Verbs):
         """
         self._refuse_when_closed()
         return BoundLedger(self._workings, session_or_connection, actor=actor, metadata=metadata)
+
+    @contextmanager
+    def hold(
+        self,
+        key: str,
+        holder: str | None = None,
+        *,
+        ttl: Ttl = None,
+        heartbeat: float | timedelta | None = None,
+        if_mine: IfMine = "refuse",
+        takeover_reason: str | None = None,
+        expected_token: int | None = None,
+        wait: float | timedelta | None = None,
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> Iterator[Held]:
+        """Holds the lock for the length of a `with` block, and releases what it began on every way out.
+
+        `holder`: a new unique one by default. `heartbeat`: seconds between extensions by the ttl, in a thread of its
+        own; at most a third of the ttl (`ValueError`). They stop on release, on error and when the interpreter ends,
+        never take a lost hold back, and outlive short outages. `Held.check()` tells at once when the hold is lost.
+        The other arguments are those of `take`. A hold that was the holder's already (`if_mine="return"` or
+        `"extend"`) is used and left in place.
+
+        A hold lost meanwhile is a `HoldLost` at the end when the body succeeded, else a note on the body's exception.
+        """
+        beats = checked_heartbeat(heartbeat, ttl)
+        holder = new_holder() if holder is None else holder
+        hold = self.begin_hold(
+            key,
+            holder,
+            wait=wait,
+            ttl=ttl,
+            takeover_reason=takeover_reason,
+            if_mine=if_mine,
+            expected_token=expected_token,
+            actor=actor,
+            metadata=metadata,
+        )
+        again = partial(self.extend, key, holder, ttl, actor=actor, metadata=metadata)
+        end = partial(self.end_hold, hold.grant, actor=actor, metadata=metadata)
+        try:
+            with beating(hold, partial(again, token=hold.grant.token), beats):
+                yield hold
+        except BaseException as body:
+            after_body(hold, end, body)
+            raise
+        after_body(hold, end, None)
+
+    def begin_hold(
+        self, key: str, holder: str, *, wait: float | timedelta | None, **wish: Any
+    ) -> Held:
+        """Takes for a `with` block, and measures from before the question that was granted."""
+        command = self._door.take(key, holder, **wish, verb="hold")
+        patience = Patience(0.0 if wait is None else checked_wait(wait))
+        performed = self.perform(command) if wait is None else self._wait_for(command, patience)
+        return held(performed.outcome, patience.asked_at, self._workings.now())
+
+    def end_hold(self, grant: Grant, *, actor: str | None, metadata: Metadata) -> None:
+        """Releases the hold that a grant began, or looks whether the one it found is still there: `HoldLost` if not."""
+        key, holder, token = grant.key, grant.holder, grant.token
+        if grant.created:
+            self.release(key, holder, token=token, actor=actor, metadata=metadata)
+        else:
+            self.perform(self._door.guard(key, holder, token=token))
 
     def events(self, after: int = 0) -> Iterator[RecordedEvent]:
         """The events after a position, in position order, up to what is settled; none is skipped.
@@ -205,9 +288,9 @@ class LockLedger(Verbs):
             return self._workings.store.settled(connection)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _connection(self, *, busy_timeout: float | None = None) -> Iterator[Connection]:
         self._refuse_when_closed()
-        with self._source.connect() as connection:
+        with self._source.connect(busy_timeout=busy_timeout) as connection:
             self._workings.check(connection)
             yield connection
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -15,6 +15,7 @@ from lockledger.domain.lock import IfMine
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Door, Metadata
 from lockledger.queries import Queries, audit_filter
+from lockledger.waiting import checked_wait
 
 T = TypeVar("T")
 
@@ -28,6 +29,10 @@ class Verbs(ABC):
     @abstractmethod
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command, and tells what was recorded for it."""
+
+    @abstractmethod
+    def _wait(self, command: Command[T], seconds: float) -> Performed[T]:
+        """Carries out a command again and again until it is not refused, or the time is up."""
 
     @abstractmethod
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -51,6 +56,7 @@ class Verbs(ABC):
         takeover_reason: str | None = None,
         if_mine: IfMine = "return",
         expected_token: int | None = None,
+        wait: float | timedelta | None = None,
         actor: str | None = None,
         metadata: Metadata = None,
     ) -> Grant:
@@ -59,24 +65,25 @@ class Verbs(ABC):
         `ttl`: seconds, a `timedelta` or an aware instant, more than 0 and at most 100 years from the grant; `None`
         never expires. `if_mine`: what a hold of the same holder means: `"return"` it unchanged, `"extend"` it,
         `"refuse"` it, `"replace"` it by a new one. `expected_token`: only if the live hold has this token (0: nobody
-        holds it). Repeating the call gives the same grant with `created=False`, but for `"replace"`.
+        holds it). `wait`: seconds or a `timedelta` above 0 to go on asking while another holds it (`WaitTimeout`); the
+        ttl counts from the grant, nothing is granted after the wait, and no connection is held meanwhile; not in a
+        caller's transaction. Repeating the call gives the same grant with `created=False`, but for `"replace"`.
 
         Raises `LockedByOther`, `HoldChanged`, `NotLockable`; `InvalidKey`, `InvalidHolder`, `InvalidTtl`,
         `InvalidReason`, `InvalidMetadata`, `TypeError`; `ConcurrencyConflict`, `OutcomeUnknown`, `SchemaMismatch`,
         `TamperedLedger`. After any of them but `OutcomeUnknown`, nothing was recorded.
         """
-        return self.perform(
-            self._door.take(
-                key,
-                holder,
-                ttl=ttl,
-                takeover_reason=takeover_reason,
-                if_mine=if_mine,
-                expected_token=expected_token,
-                actor=actor,
-                metadata=metadata,
-            )
-        ).outcome
+        command = self._door.take(
+            key,
+            holder,
+            ttl=ttl,
+            takeover_reason=takeover_reason,
+            if_mine=if_mine,
+            expected_token=expected_token,
+            actor=actor,
+            metadata=metadata,
+        )
+        return self._taken(command, wait)
 
     def try_take(
         self,
@@ -87,10 +94,11 @@ class Verbs(ABC):
         takeover_reason: str | None = None,
         if_mine: IfMine = "return",
         expected_token: int | None = None,
+        wait: float | timedelta | None = None,
         actor: str | None = None,
         metadata: Metadata = None,
     ) -> Grant | None:
-        """As `take`, `None` instead of `LockedByOther`; every other error comes through."""
+        """As `take`, `None` instead of `LockedByOther` (`WaitTimeout` too); every other error comes through."""
         command = self._door.take(
             key,
             holder,
@@ -103,9 +111,14 @@ class Verbs(ABC):
             verb="try_take",
         )
         try:
-            return self.perform(command).outcome
+            return self._taken(command, wait)
         except LockedByOther:
             return None
+
+    def _taken(self, command: Command[Grant], wait: float | timedelta | None) -> Grant:
+        if wait is None:
+            return self.perform(command).outcome
+        return self._wait(command, checked_wait(wait)).outcome
 
     def release(
         self,

@@ -1,11 +1,13 @@
 """What a ledger is made of, whatever its colour and whoever owns the transaction; it works on a given connection."""
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Pool
 
+from lockledger.adapters.clock import checked_now
 from lockledger.adapters.postgres import PostgresEventStore
 from lockledger.adapters.schema import check_schema
 from lockledger.adapters.sqlite import SQLiteEventStore
@@ -48,6 +50,10 @@ class Workings:
     def door(self, *, actor: str | None = None, metadata: Metadata = None) -> Door:
         """A door whose verbs act as `actor`, with this metadata, unless they say otherwise."""
         return Door(self._clock, actor=actor, metadata=metadata)
+
+    def now(self) -> datetime:
+        """What the host's clock says, or this machine's: only a hint where the database's clock decides."""
+        return checked_now(self._clock)
 
     def check(self, connection: Connection) -> None:
         """Raises `SchemaMismatch` unless the database has this release's schema; asked once per pool."""

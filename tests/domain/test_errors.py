@@ -17,6 +17,7 @@ from lockledger.domain.errors import (
     EventFormatMismatch,
     HoldChanged,
     HoldLost,
+    HoldSuspect,
     InvalidHolder,
     InvalidKey,
     InvalidMetadata,
@@ -31,6 +32,7 @@ from lockledger.domain.errors import (
     OutcomeUnknown,
     SchemaMismatch,
     TamperedLedger,
+    WaitTimeout,
     shown,
 )
 from lockledger.domain.holds import Hold
@@ -64,6 +66,28 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
         (
             "'round:5' cannot be taken, because 'round' is held by 'run:42'"
             " since 2026-03-02T09:00:00+00:00 without expiry, token 7"
+        ),
+    ),
+    (
+        WaitTimeout("round:5", LIVE, waited=2.5),
+        {"key": "round:5", "current": LIVE, "waited": 2.5, "same_holder": False},
+        (
+            "'round:5' was not to be had within 2.5 seconds: held by 'run:42'"
+            " since 2026-03-02T09:00:00+00:00 until 2026-03-02T10:00:00+00:00, token 7"
+        ),
+    ),
+    (
+        WaitTimeout("round:5", None, waited=60),
+        {"key": "round:5", "current": None, "waited": 60},
+        "'round:5' was not to be had within 60 seconds: locked by open transactions",
+    ),
+    (
+        HoldSuspect("round:5", holder="run:41", token=3, silent_for=9.04),
+        {"key": "round:5", "current": None, "holder": "run:41", "token": 3, "silent_for": 9.04}
+        | {"ended_by": None, "ended_at": None, "ended_by_actor": None, "reason": None},
+        (
+            "'round:5': the hold of 'run:41' with token 3 was last confirmed 9.0 seconds ago"
+            " and may have run out; stop, and ask holder_of"
         ),
     ),
     (

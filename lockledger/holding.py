@@ -1,0 +1,191 @@
+"""`hold(…)`: a hold for the length of a `with` block, extended in the background while the block works.
+
+What the holder may believe is measured by this process's monotonic clock, from before each question to the ledger: the
+hold cannot have run out earlier than that plus what the ledger granted. A tenth of it before that (one second at most),
+without an answer, the hold is suspect, and `check()` says so at once, without asking anybody.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from threading import Event, Thread
+from time import monotonic
+
+from lockledger.domain.errors import HoldSuspect, NotHolding
+from lockledger.domain.holds import Grant, Hold
+from lockledger.domain.ttl import Ttl, check_ttl
+
+_LONGEST_MARGIN = 1.0
+_LONGEST_FAREWELL = 5.0
+"""Seconds to wait for a beat in flight; one that comes after the release finds the hold lost, and does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How often a hold is extended, and for how long; both in seconds."""
+
+    every: float
+    ttl: float
+
+    @property
+    def patience(self) -> float:
+        """Seconds until the next try after one that the database did not answer."""
+        return min(self.every, max(self.ttl / 20, 0.05))
+
+
+def checked_heartbeat(heartbeat: float | timedelta | None, ttl: Ttl) -> Heartbeat | None:
+    """The heartbeat in seconds: above 0, and at most a third of the ttl, which must then be a duration.
+
+    So two in a row may fail before the hold runs out. Raises `ValueError`, `InvalidTtl` or `TypeError`.
+    """
+    if heartbeat is None:
+        return None
+    every = heartbeat.total_seconds() if isinstance(heartbeat, timedelta) else heartbeat
+    if isinstance(every, bool) or not isinstance(every, int | float):
+        raise TypeError(f"heartbeat is seconds or a timedelta, not {heartbeat!r}")
+    if ttl is None or isinstance(ttl, datetime):
+        raise ValueError(
+            "a heartbeat extends by the ttl: give it as seconds or a timedelta, or leave heartbeat out"
+        )
+    length = check_ttl(ttl, datetime.now(UTC))
+    seconds = length.total_seconds() if isinstance(length, timedelta) else 0.0
+    if not isfinite(every) or not 0 < every <= seconds / 3:
+        raise ValueError(
+            f"heartbeat={heartbeat!r} with ttl={ttl!r}: it must be above 0 and at most a third of the ttl,"
+            f" {seconds / 3:g} seconds here"
+        )
+    return Heartbeat(float(every), seconds)
+
+
+class Held:
+    """A hold inside its `with` block. `grant` is what was granted at first, or last."""
+
+    def __init__(self, grant: Grant, asked_at: float, lasts: float | None) -> None:
+        self.grant = grant
+        self.trouble: Exception | None = None
+        self._loss: NotHolding | None = None
+        self._confirm(asked_at, lasts)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the hold is known to be lost, or suspect: work that needs it must stop."""
+        return self._loss is not None or self._left() <= 0
+
+    def check(self) -> None:
+        """Raises `HoldLost`, with by whom, when and why, once the hold is known to be lost; `HoldSuspect` once it may be.
+
+        Asks nobody, so it costs nothing. It cannot see a loss that no heartbeat has met yet: `guard` can.
+        """
+        if self._loss is not None:
+            raise self._loss
+        if self._left() <= 0:
+            raise HoldSuspect(
+                self.grant.key,
+                holder=self.grant.holder,
+                token=self.grant.token,
+                silent_for=monotonic() - self._asked_at,
+            )
+
+    def extended(self, grant: Grant, asked_at: float, lasts: float) -> None:
+        """The ledger has confirmed the hold, to a question asked at `asked_at`."""
+        self.grant = grant
+        self._confirm(asked_at, None if grant.expires_at is None else lasts)
+
+    def lose(self, loss: NotHolding) -> None:
+        """The ledger has said that the hold is over; that is final."""
+        self._loss = self._loss or loss
+
+    def troubled(self, error: Exception) -> None:
+        """The ledger could not be asked; `trouble` keeps why."""
+        self.trouble = error
+
+    def _confirm(self, asked_at: float, lasts: float | None) -> None:
+        self._asked_at = asked_at
+        self._suspect_at = (
+            None if lasts is None else asked_at + lasts - min(lasts / 10, _LONGEST_MARGIN)
+        )
+
+    def _left(self) -> float:
+        return float("inf") if self._suspect_at is None else self._suspect_at - monotonic()
+
+
+def held(grant: Grant, asked_at: float, now: datetime) -> Held:
+    """What a grant lets its holder believe; a hold found in place is measured by the clock of this machine."""
+    if grant.expires_at is None:
+        return Held(grant, asked_at, None)
+    since = grant.taken_at if grant.created else now
+    return Held(grant, asked_at, (grant.expires_at - since).total_seconds())
+
+
+def beat(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat) -> float | None:
+    """Extends once; gives the seconds until the next beat, `None` when there is nothing left to extend.
+
+    An error of the database is no loss: it is tried again soon, while the hold may still be ours.
+    """
+    asked_at = monotonic()
+    try:
+        held.extended(extend(), asked_at, heartbeat.ttl)
+    except NotHolding as loss:
+        held.lose(loss)
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever it was, the hold turns suspect if it lasts
+        held.troubled(error)
+        return heartbeat.patience
+    return heartbeat.every
+
+
+@contextmanager
+def beating(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None) -> Iterator[None]:
+    """Extends in a thread of its own for the length of a block; a hold that was found is extended at once."""
+    if heartbeat is None:
+        yield
+        return
+    over = Event()
+
+    def beat_until_over(pause: float | None) -> None:
+        while pause is not None and not over.wait(pause):
+            pause = beat(held, extend, heartbeat)
+
+    # A daemon: it must not keep the interpreter alive, which would keep the lock.
+    thread = Thread(
+        target=beat_until_over,
+        args=(first_pause(held, heartbeat),),
+        name=f"lockledger heartbeat {held.grant.key}",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LONGEST_FAREWELL)
+
+
+def first_pause(held: Held, heartbeat: Heartbeat) -> float:
+    """Seconds until the first beat: at once for a hold that was found in place, which may end any moment."""
+    return heartbeat.every if held.grant.created else 0.0
+
+
+def after_body(held: Held, release: Callable[[], object], body: BaseException | None) -> None:
+    """Ends what the block began; a loss is raised when the body succeeded, else noted on the body's exception."""
+    try:
+        release()
+    except Exception as failure:
+        if not isinstance(failure, NotHolding):
+            failure.add_note(_may_remain(held.grant))
+        if body is None:
+            raise
+        body.add_note(f"and at the end of the hold: {failure}")
+        for note in getattr(failure, "__notes__", ()):
+            body.add_note(note)
+
+
+def _may_remain(hold: Grant | Hold) -> str:
+    until = (
+        "until somebody ends it"
+        if hold.expires_at is None
+        else f"until {hold.expires_at.isoformat()}"
+    )
+    return f"the hold on {hold.key!r} with token {hold.token} could not be released and may remain {until}"
