@@ -23,7 +23,7 @@ from eventsourcing.persistence import (
     Tracking,
     TrackingRecorder,
 )
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.orm import Session
 
 from lockledger.adapters.identifiers import qualified
@@ -175,15 +175,8 @@ class SQLAlchemyApplicationRecorder(SQLAlchemyAggregateRecorder, ApplicationReco
 
     def max_notification_id(self) -> int | None:
         """The position of the ledger's newest settled event, `None` when there is none."""
-        store = self._transactions.store
-        c = store.tables.events.c
         with persistence_errors(), self._transactions.settled_connection() as connection:
-            upto = store.settled(connection)
-            newest = select(func.max(c.position)).where(
-                c.ledger == store.ledger, c.position <= upto
-            )
-            found: int | None = connection.execute(newest).scalar()
-        return found
+            return self._transactions.store.newest_settled(connection) or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> PollingSubscription:
         """Yields the events after position `gt` as they settle, and waits for more; stop it, or use it as context."""
@@ -195,7 +188,12 @@ class SQLAlchemyApplicationRecorder(SQLAlchemyAggregateRecorder, ApplicationReco
         store = self._transactions.store
         c = store.tables.events.c
         with persistence_errors(), self._transactions.settled_connection() as connection:
-            upto = store.settled(connection, beyond=after)
+            # With topics the cursor must pass events that are not asked for, and never a position without an event.
+            upto = (
+                store.newest_settled(connection)
+                if topics
+                else store.settled(connection, beyond=after)
+            )
             upto = upto if stop is None else min(upto, stop)
             if upto <= after:
                 return Page([], after)
@@ -208,7 +206,9 @@ class SQLAlchemyApplicationRecorder(SQLAlchemyAggregateRecorder, ApplicationReco
             Notification(stream, version, topic, state.encode(), position)
             for position, stream, version, topic, state in rows
         ]
-        return Page(found, found[-1].id if len(found) == limit else upto)
+        if topics and len(found) < limit:
+            return Page(found, upto)
+        return Page(found, found[-1].id if found else after)
 
 
 class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):

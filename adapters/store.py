@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from lockledger.adapters.encoding import FIRST, StoredEvent, chain, decode
 from lockledger.adapters.failures import translated
@@ -147,6 +147,7 @@ class EventStore(ABC):
     ) -> tuple[list[RecordedEvent], int]:
         """The next settled lock events after a position, and the position up to which none is left to read.
 
+        That is always an event's position: a crash may give positions that never came to be a second time.
         Outside any transaction: in an old snapshot the cursor would pass what it cannot see.
         """
         upto = self.settled(connection, beyond=after)
@@ -158,7 +159,17 @@ class EventStore(ABC):
             for position, event in rows
             if event.topic in EVENTS
         ]
-        return events, rows[-1][0] if len(rows) == limit else upto
+        return events, rows[-1][0] if rows else after
+
+    def newest_settled(self, connection: Connection) -> int:
+        """The position of the newest event below which none can appear any more, 0 when there is none.
+
+        Unlike `settled` it is a place to go on from also after a crash. Asked outside any transaction.
+        """
+        c = self.tables.events.c
+        upto = self.settled(connection)
+        newest = select(func.max(c.position)).where(c.ledger == self.ledger, c.position <= upto)
+        return int(connection.execute(newest).scalar() or 0)
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
@@ -237,7 +248,9 @@ class EventStore(ABC):
 
     @abstractmethod
     def settled(self, connection: Connection, *, beyond: int = 0) -> int:
-        """The position up to which no event can appear any more; asked outside any transaction.
+        """The position up to which no event can appear any more while the server runs; asked outside any transaction.
+
+        No place to go on from after a crash, which may take back positions that no committed event had.
 
         Who knows already that everything up to `beyond` is settled is spared half the question when nothing is new.
         """

@@ -283,9 +283,9 @@ class LockLedger(Verbs):
             return self._workings.store.settled_page(connection, after, PAGE)
 
     def settled_position(self) -> int:
-        """The position up to which no event can appear any more."""
+        """The position of the newest event before which none can appear any more, 0 when there is none."""
         with self._connection() as connection:
-            return self._workings.store.settled(connection)
+            return self._workings.store.newest_settled(connection)
 
     @contextmanager
     def _connection(self, *, busy_timeout: float | None = None) -> Iterator[Connection]:
