@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from lockledger.domain.keys import (
     check_ledger_name,
     lock_id,
     lock_key,
+    new_holder,
     range_of_prefix,
     range_under,
 )
@@ -323,3 +325,18 @@ def test_the_end_of_a_range_is_a_text_that_a_database_takes(
 ) -> None:
     assert range_of_prefix(prefix) == (prefix, second)
     assert second is None or second.encode()
+
+
+# new holders
+
+
+def test_a_new_holder_is_like_no_other() -> None:
+    made = {new_holder("run") for _ in range(1000)}
+
+    assert len(made) == 1000
+    assert all(re.fullmatch(r"run:[0-9a-f]{32}", holder) for holder in made)
+    assert new_holder().startswith("holder:")
+    with pytest.raises(InvalidHolder):
+        new_holder(" run")
+    with pytest.raises(InvalidHolder):
+        new_holder("x" * 223)

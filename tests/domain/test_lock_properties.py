@@ -209,6 +209,14 @@ class LockMachine(RuleBasedStateMachine):
             self.model.force_release(KEY, now=self.clock, **wish),
         )
 
+    @rule(brought=metadata)
+    def expire(self, brought: Facts) -> None:
+        self.compare(
+            "expire",
+            lambda: self.story.expire(now=self.clock, metadata=brought),
+            self.model.expire(KEY, now=self.clock, metadata=brought),
+        )
+
     def compare(self, verb: str, call: Callable[[], object], expected: Answer) -> None:
         before, known = self.story.lock, len(self.story.events)
         answer = answer_of(call)

@@ -115,7 +115,7 @@ ENDINGS: dict[str, tuple[Callable[[Story], object], tuple[object, ...]]] = {
     ),
     "ran out": (lambda story: None, ("expiry", at(20), None, None)),
     "ran out, recorded": (
-        lambda story: story.record_expiry(now=90),
+        lambda story: story.expire(now=90),
         ("expiry", at(20), None, None),
     ),
     "ran out, recorded by the next take": (

@@ -197,6 +197,15 @@ class Model:
         _end(call, live, "forced", _stripped(reason))
         return Answer(dict(live), events=("LockReleased",))
 
+    def expire(self, key: str, *, now: datetime, metadata: Facts | None = None) -> Answer:
+        """What a sweep does with one lock: whether it had run out."""
+        call = self._call(key, now, "", metadata)
+        ran_out = call.lock.unended()
+        if ran_out is None or call.lock.live(call.now):
+            return Answer(False)
+        _end(call, ran_out, "expiry", None)
+        return Answer(True, events=("LockExpired",))
+
     def _call(self, key: str, now: datetime, actor: str, metadata: Facts | None) -> Call:
         lock = self.locks.setdefault(key, ModelledLock())
         return Call(key, lock, lock.now(now), actor, dict(metadata or {}))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from lockledger.domain.errors import LockLedgerError
-from lockledger.domain.events import LockEvent, LockExpired, PreviousHold
+from lockledger.domain.events import LockEvent
 from lockledger.domain.holds import Grant, Hold, Metadata
 from lockledger.domain.keys import lock_id
 from lockledger.domain.lock import Call, Decision, IfMine, Lock, Take, evolve
@@ -106,22 +106,9 @@ class Story:
             self.lock.force_release(expected_token, why, call, self.lock.now(at(now)))
         )
 
-    def record_expiry(self, *, now: float) -> LockExpired:
-        """What a sweep would record of a hold that has run out."""
-        hold = self.lock.hold
-        assert hold is not None
-        assert hold.expires_at is not None
-        event = LockExpired(
-            **hold.model_dump(include=set(PreviousHold.model_fields) - {"metadata"}),
-            originator_id=ID,
-            originator_version=self.lock.version + 1,
-            timestamp=at(now),
-            key=KEY,
-            hold_metadata=hold.metadata,
-            expired_at=hold.expires_at,
-            recorded_during="sweep",
-        )
-        return self._record(Decision(event, (event,)))
+    def expire(self, *, now: float | datetime = 0, metadata: Metadata | None = None) -> bool:
+        """What a sweep does with a lock."""
+        return self._record(self.lock.expire(metadata or {}, self.lock.now(at(now))))
 
     def live_hold(self, now: float | datetime) -> Hold | None:
         return self.lock.live_hold(self.lock.now(at(now)))
@@ -163,7 +150,7 @@ FREE: Beginnings = {
     "another's, runs out at this very instant": lambda story: story.take("run:2", ttl=100),
     "another's, run out and recorded": lambda story: (
         story.take("run:2", ttl=50),
-        story.record_expiry(now=60),
+        story.expire(now=60),
     ),
 }
 MINE: Beginnings = {
