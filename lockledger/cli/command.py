@@ -13,7 +13,7 @@ from lockledger.cli import output
 from lockledger.cli.failures import DONE, FAULT, exit_code, sentence
 from lockledger.cli.given import DATABASE, DEFAULT_DATABASE, NAMES, Given
 
-F = TypeVar("F", bound=Callable[..., None])
+F = TypeVar("F", bound=Callable[..., int | None])
 
 Database = Annotated[
     str | None,
@@ -75,10 +75,10 @@ def command(app: typer.Typer, name: str) -> Callable[[F], F]:
     return register
 
 
-def attempt(given: Given, work: Callable[[], None]) -> int:
-    """Does the work and gives its exit code. A reader who has gone away, as in `| head`, is no error."""
+def attempt(given: Given, work: Callable[[], int | None]) -> int:
+    """Does the work and gives its exit code, which the work may name. A reader who has gone away, as `head`, is no error."""
     try:
-        work()
+        code = work()
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,11 +87,12 @@ def attempt(given: Given, work: Callable[[], None]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         code = exit_code(error)
         if code == FAULT:
-            output.message(given.without_secrets(traceback.format_exc()))
+            for line in given.without_secrets(traceback.format_exc()).splitlines():
+                output.message(line)
         else:
             report(given, error)
         return code
-    return DONE
+    return DONE if code is None else code
 
 
 def report(given: Given, error: BaseException) -> None:

@@ -37,7 +37,7 @@ def exit_code(error: BaseException) -> int:
         return DATABASE
     if isinstance(error, SQLAlchemyError | sqlite3.Error) or _is_driver_error(error):
         return DATABASE
-    return BAD_INPUT if isinstance(error, ValueError | TypeError | OSError) else FAULT
+    return BAD_INPUT if isinstance(error, ValueError | OSError) else FAULT
 
 
 def sentence(error: BaseException) -> str:

@@ -37,17 +37,18 @@ class Given:
     def over(self, earlier: "Given") -> "Given":
         """These options, and the earlier ones where these say nothing."""
         return Given(
-            self.database or earlier.database,
-            self.ledger or earlier.ledger,
-            self.schema or earlier.schema,
-            self.names or earlier.names,
+            earlier.database if self.database is None else self.database,
+            earlier.ledger if self.ledger is None else self.ledger,
+            earlier.schema if self.schema is None else self.schema,
+            earlier.names if self.names is None else self.names,
             self.json or earlier.json,
         )
 
     @property
     def database_text(self) -> str:
         """The URL as it was given."""
-        return self.database or os.environ.get(DATABASE) or DEFAULT_DATABASE
+        given = self.database
+        return os.environ.get(DATABASE) or DEFAULT_DATABASE if given is None else given
 
     def url(self) -> "URL":
         """The database's URL. Raises `BadInput`, which never shows what could be a part of a password."""
@@ -103,7 +104,7 @@ class Given:
     @property
     def names_text(self) -> str | None:
         """`module:callable`, when the host has display names."""
-        return self.names or os.environ.get(NAMES) or None
+        return os.environ.get(NAMES) or None if self.names is None else self.names
 
     def without_secrets(self, text: str) -> str:
         """The text with the URL's password blotted out, whoever wrote it there."""

@@ -1,0 +1,194 @@
+"""Holds drawn in plain text: a row for each lock, time from left to right."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from lockledger.cli.output import padded, safe, width
+from lockledger.domain.holds import Hold
+
+_LEAST_CHART = 20
+_LABEL_AND_GAP = 7
+_LONG_LABEL_AND_GAP = 12
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The characters of a drawing."""
+
+    taken: str
+    taken_over: str
+    released: str
+    forced: str
+    expired: str
+    held: str
+    fill: str
+    cut: str
+
+    def end_of(self, hold: Hold) -> str:
+        """What stands where the hold ends."""
+        ends = {
+            "release": self.released,
+            "forced": self.forced,
+            "expiry": self.expired,
+            "takeover": self.taken_over,
+        }
+        return self.held if hold.ended_by is None else ends[hold.ended_by]
+
+    @property
+    def legend(self) -> str:
+        """What the marks mean."""
+        return (
+            f"{self.taken} taken  {self.taken_over} taken over  {self.released} released  "
+            f"{self.forced} released by force  {self.expired} expired  {self.held} still held"
+        )
+
+
+UNICODE: Final = Marks("┣", "╋", "┫", "x", "┋", "▶", "━", "…")
+ASCII: Final = Marks("[", "+", "]", "x", ":", ">", "-", "~")
+
+_STEPS = [
+    timedelta(seconds=seconds)
+    for seconds in (
+        1,
+        2,
+        5,
+        10,
+        15,
+        30,
+        60,
+        120,
+        300,
+        600,
+        900,
+        1800,
+        3600,
+        7200,
+        10_800,
+        21_600,
+        43_200,
+    )
+] + [timedelta(days=days) for days in (1, 2, 7, 14, 28, 91, 182, 364, 1820, 3640)]
+_EPOCH = datetime(1970, 1, 5, tzinfo=UTC)
+"""A Monday, so that weeks begin on one."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An interval of time on so many columns, cut at whole steps."""
+
+    since: datetime
+    until: datetime
+    step: timedelta
+    columns: int
+
+    @classmethod
+    def over(cls, since: datetime, until: datetime, columns: int) -> "Axis":
+        """The axis with the finest steps whose labels fit."""
+        axis = cls(since, until, _STEPS[-1], columns)
+        for step in _STEPS:
+            begin = since - (since - _EPOCH) % step
+            end = until + (_EPOCH - until) % step
+            axis = cls(begin, max(end, begin + step), step, columns)
+            room = columns * step / (axis.until - axis.since)
+            if room >= (
+                _LONG_LABEL_AND_GAP
+                if step >= timedelta(days=1)
+                else _LABEL_AND_GAP + 3 * (step < timedelta(minutes=1))
+            ):
+                break
+        return axis
+
+    def column(self, instant: datetime) -> int:
+        """Where an instant stands; the end of the axis is its last column."""
+        part = (instant - self.since) / (self.until - self.since)
+        return max(0, min(self.columns - 1, int(part * self.columns)))
+
+    def heading(self) -> str:
+        """From when to when."""
+        return f"{self.since:%Y-%m-%d %H:%M} to {self.until:%Y-%m-%d %H:%M} UTC"
+
+    def labels(self) -> str:
+        """The times along the axis."""
+        if self.step >= timedelta(days=1):
+            form = "%Y-%m-%d"
+        else:
+            form = "%H:%M:%S" if self.step < timedelta(minutes=1) else "%H:%M"
+        line = ""
+        instant = self.since
+        while instant < self.until:
+            line = line.ljust(self.column(instant)) + f"{instant:{form}}"
+            instant += self.step
+        return line[: self.columns]
+
+
+def drawn(
+    holds: Sequence[Hold],
+    axis: Axis,
+    marks: Marks,
+    names: Mapping[str, str | None],
+    key_columns: int,
+) -> Iterator[str]:
+    """A row for each lock; holds come by key, then token."""
+    for key, of_lock in groupby(holds, key=lambda hold: hold.key):
+        row = _Row(axis.columns)
+        for hold in of_lock:
+            _draw(row, hold, axis, marks, safe(names.get(hold.holder) or hold.holder))
+        yield f"{padded(cut(safe(key), key_columns, marks), key_columns)}  {row}".rstrip()
+
+
+def axis_columns(wanted: int, key_columns: int) -> int:
+    """What is left of a line's width for the axis."""
+    return max(_LEAST_CHART, wanted - key_columns - 2)
+
+
+def cut(text: str, wanted: int, marks: Marks) -> str:
+    """The text, or as much of it as a width has room for."""
+    if width(text) <= wanted:
+        return text
+    while text and width(text) > wanted - 1:
+        text = text[:-1]
+    return text + marks.cut
+
+
+def _draw(row: "_Row", hold: Hold, axis: Axis, marks: Marks, label: str) -> None:
+    begin = axis.column(hold.taken_at)
+    end = axis.columns - 1 if hold.ended_at is None else axis.column(hold.ended_at)
+    row.put(begin, marks.fill * (end - begin))
+    row.put(end, marks.end_of(hold))
+    row.put(begin, marks.taken if hold.taken_over_from is None else marks.taken_over)
+    room = end - begin - 1
+    if room >= width(label) + 2:
+        row.put(begin + 1, f" {label} ")
+    elif room > 0:
+        row.put(begin + 1, cut(label, room, marks))
+
+
+class _Row:
+    """Columns of a line; a wide character takes two of them."""
+
+    def __init__(self, columns: int) -> None:
+        self._cells = [" "] * columns
+
+    def put(self, column: int, text: str) -> None:
+        for character in text:
+            taken = width(character)
+            if taken == 0:
+                self._cells[column - 1] += character
+                continue
+            self._set(column, character)
+            if taken == 2:
+                self._set(column + 1, "")
+            column += taken
+
+    def _set(self, column: int, cell: str) -> None:
+        if cell and self._cells[column] == "" and column:
+            self._cells[column - 1] = " "
+        if width(self._cells[column]) == 2 and cell:
+            self._cells[column + 1] = " "
+        self._cells[column] = cell
+
+    def __str__(self) -> str:
+        return "".join(self._cells)
