@@ -16,6 +16,7 @@ from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import PostgresBulk
+from lockledger.adapters.statements import run
 from lockledger.adapters.store import HEAD_FACTS, Append, Appended, Row, Tail
 from lockledger.domain.errors import TamperedLedger
 from lockledger.projections import audit_trail, current_holders, holds
@@ -52,21 +53,21 @@ class PostgresEventStore(PostgresBulk):
 
     def begin(self, connection: Connection) -> None:
         # READ COMMITTED whatever the server's default: a loser must see what it lost to.
-        connection.exec_driver_sql("BEGIN ISOLATION LEVEL READ COMMITTED")
+        run(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         head = {"lock_id": self.lock_id(key), "ledger": self.ledger}
         lock = self._sql["lock to end" if moves_token else "lock to extend"]
-        if connection.exec_driver_sql(lock, head).first() is None:
-            connection.exec_driver_sql(self._sql["empty head"], head)
-            connection.exec_driver_sql(lock, head)
+        if run(connection, lock, head).first() is None:
+            run(connection, self._sql["empty head"], head)
+            run(connection, lock, head)
 
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         head = {"lock_id": self.lock_id(key)}
-        return bool(connection.exec_driver_sql(self._sql["try lock"], head).scalar())
+        return bool(run(connection, self._sql["try lock"], head).scalar())
 
     def guard_head(self, connection: Connection, key: str) -> None:
-        connection.exec_driver_sql(self._sql["guard"], {"lock_id": self.lock_id(key)})
+        run(connection, self._sql["guard"], {"lock_id": self.lock_id(key)})
 
     def append(
         self,
@@ -96,34 +97,34 @@ class PostgresEventStore(PostgresBulk):
                 values[f"e{number}_{name}"] = getattr(event, name)
         _number(values, "e", append.audit, _AUDITED)
         _number(values, "h", append.holds, _ENDED)
-        rows = connection.exec_driver_sql(sql, values).all()
+        rows = run(connection, sql, values).all()
         if not rows:
             return None
         return Appended([position for position, _ in rows], rows[0][1].astimezone(UTC))
 
     def settled(self, connection: Connection, *, beyond: int = 0) -> int:
         # In this order: whoever brings a position up to `high` held its fence before `high` was read.
-        high = connection.exec_driver_sql(self._sql["last position"]).scalar()
+        high = run(connection, self._sql["last position"]).scalar()
         if high is None:
             raise TamperedLedger(
                 None, "the position sequence was never advanced, or may not be used by this role"
             )
         if high <= beyond:
             return int(high)
-        fence = connection.exec_driver_sql(_LOWEST_FENCE, {"namespace": self.namespace}).scalar()
+        fence = run(connection, _LOWEST_FENCE, {"namespace": self.namespace}).scalar()
         return int(high if fence is None else min(high, fence))
 
     def stored(
         self, connection: Connection, *, after: int, upto: int, limit: int
     ) -> list[tuple[int, StoredEvent]]:
         wanted = {"ledger": self.ledger, "after": after, "upto": upto, "limit": limit}
-        rows = connection.exec_driver_sql(self._sql["stored"], wanted)
+        rows = run(connection, self._sql["stored"], wanted)
         return [
             (row[0], StoredEvent(row[1], row[2], row[3], row[4], bytes(row[5]))) for row in rows
         ]
 
     def _newest(self, connection: Connection, stream: UUID) -> Tail:
-        row = connection.exec_driver_sql(self._sql["newest"], {"lock_id": stream}).one()
+        row = run(connection, self._sql["newest"], {"lock_id": stream}).one()
         clock, event, head = row[0].astimezone(UTC), tuple(row[1:5]), row[5:]
         return (
             clock,

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import registry
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.identifiers import qualified
+from lockledger.adapters.statements import run
 from lockledger.adapters.store import HEAD_FACTS, Append, EventStore, Row, Tail
 from lockledger.projections import audit_trail, current_holders, holds
 
@@ -36,7 +37,7 @@ class PostgresBulk(EventStore):
     def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
         sql, tails = _statements(self.schema)["tails"], dict[UUID, Tail]()
         for some in _chunks(streams):
-            for row in connection.exec_driver_sql(sql, {"streams": list(some)}):
+            for row in run(connection, sql, {"streams": list(some)}):
                 event, head = tuple(row[2:6]), row[6:]
                 tails[row[0]] = (
                     row[1].astimezone(UTC),
@@ -63,7 +64,7 @@ class PostgresBulk(EventStore):
         for some in _chunks(appends):
             values = _arrays("", [append.head for append in some], current_holders.COLUMNS)
             values["expected"] = [append.expected for append in some]
-            if len(connection.exec_driver_sql(sql, values).all()) != len(some):
+            if len(run(connection, sql, values).all()) != len(some):
                 return False
         return True
 
@@ -91,7 +92,7 @@ class PostgresBulk(EventStore):
                 **_arrays("h_", ended, holds.COLUMNS),
             }
             ended = []
-            positions += connection.exec_driver_sql(sql, values).scalars()
+            positions += run(connection, sql, values).scalars()
         return positions
 
 

@@ -31,6 +31,7 @@ from lockledger.adapters.incoming import Incoming, stream_id
 from lockledger.adapters.persistence import persistence_errors
 from lockledger.adapters.polling import Page, PollingSubscription
 from lockledger.adapters.schema import CONSUMER_POSITIONS
+from lockledger.adapters.statements import ask
 from lockledger.adapters.transactions import JoinedTransaction, Transactions
 
 FEW = 8
@@ -141,7 +142,7 @@ class SQLAlchemyAggregateRecorder(SQLAlchemyRecorder, AggregateRecorder):
             query = query.where(c.version <= lte)
         query = query.order_by(c.version.desc() if desc else c.version).limit(limit)
         with self._connection() as connection:
-            rows = connection.execute(query).all()
+            rows = ask(connection, query).all()
         return [
             StoredEvent(stream, version, topic, state.encode()) for version, topic, state in rows
         ]
@@ -201,7 +202,7 @@ class SQLAlchemyApplicationRecorder(SQLAlchemyAggregateRecorder, ApplicationReco
             query = query.where(c.ledger == store.ledger, c.position > after, c.position <= upto)
             if topics:
                 query = query.where(c.topic.in_(topics))
-            rows = connection.execute(query.order_by(c.position).limit(limit)).all()
+            rows = ask(connection, query.order_by(c.position).limit(limit)).all()
         found = [
             Notification(stream, version, topic, state.encode(), position)
             for position, stream, version, topic, state in rows
@@ -244,14 +245,15 @@ class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):
         consumer = self._name(application_name)
         query = select(c.position).where(c.ledger == store.ledger, c.consumer == consumer)
         with self._connection() as connection:
-            found: int | None = connection.execute(query).scalar()
+            found: int | None = ask(connection, query).scalar()
         return found
 
     def _track(self, connection: Connection, tracking: Tracking) -> None:
         store = self._transactions.store
         table = qualified(CONSUMER_POSITIONS, store.dialect, store.schema)
         consumer = self._name(tracking.application_name)
-        moved = connection.execute(
+        moved = ask(
+            connection,
             text(_MOVE_FORWARD.format(table=table)),
             {"ledger": store.ledger, "consumer": consumer, "position": tracking.notification_id},
         )

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, func, select
 from lockledger.adapters.encoding import FIRST, StoredEvent, chain, decode
 from lockledger.adapters.failures import translated
 from lockledger.adapters.schema import Tables, declared
+from lockledger.adapters.statements import ask, run
 from lockledger.domain.errors import TamperedLedger
 from lockledger.domain.events import EVENTS, LockEvent, LockExtended
 from lockledger.domain.holds import Hold, RecordedEvent
@@ -139,7 +140,7 @@ class EventStore(ABC):
     def ended_hold(self, connection: Connection, key: str, token: int) -> Hold | None:
         """The hold of this lock with that token, when it has ended."""
         query = holds.ended_hold(self.tables.holds, self.lock_id(key), token)
-        found = connection.execute(query).mappings().first()
+        found = ask(connection, query).mappings().first()
         return None if found is None else current_holders.hold_of(found)
 
     def settled_page(
@@ -169,7 +170,7 @@ class EventStore(ABC):
         c = self.tables.events.c
         upto = self.settled(connection)
         newest = select(func.max(c.position)).where(c.ledger == self.ledger, c.position <= upto)
-        return int(connection.execute(newest).scalar() or 0)
+        return int(ask(connection, newest).scalar() or 0)
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
@@ -177,15 +178,15 @@ class EventStore(ABC):
 
         SQL and not SQLAlchemy's nested transaction, whose bookkeeping and events are the host's.
         """
-        connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
+        run(connection, f"SAVEPOINT {SAVEPOINT}")
         try:
             yield
         except BaseException:
             if not connection.invalidated:
-                connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-                connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+                run(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+                run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
             raise
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
 
     @contextmanager
     def transaction(self, connection: Connection, *, key: str | None = None) -> Iterator[None]:

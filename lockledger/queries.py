@@ -8,6 +8,7 @@ from sqlalchemy.sql import ColumnElement
 
 from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import translated
+from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
 from lockledger.domain.events import EVENTS
@@ -57,7 +58,7 @@ class Queries:
             limit=checked_limit(limit) + 1,
         )
         with translated():
-            found = [current_holders.hold_of(row) for row in connection.execute(query).mappings()]
+            found = [current_holders.hold_of(row) for row in ask(connection, query).mappings()]
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
     def audit_trail(
@@ -81,7 +82,7 @@ class Queries:
                 upto=upto,
                 limit=limit + 1,
             )
-            found = [audit_trail.entry_of(row) for row in connection.execute(query).mappings()]
+            found = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:
