@@ -35,6 +35,8 @@ class PostgresBulk(EventStore):
     _fence: str
 
     def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
+        if len(streams) == 1:  # with a plan that is kept: the server makes one for each new array
+            return {streams[0]: self._newest(connection, streams[0])}
         sql, tails = _statements(self.schema)["tails"], dict[UUID, Tail]()
         for some in _chunks(streams):
             for row in run(connection, sql, {"streams": list(some)}):
@@ -46,12 +48,26 @@ class PostgresBulk(EventStore):
                 )
         return tails
 
+    def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:
+        streams = {self.lock_id(key): key for key in keys}
+        sql = _statements(self.schema)["lock" if waiting else "try lock"]
+        locked = set[str]()
+        for some in _chunks(list(streams)):
+            values = {"streams": some, "ledger": self.ledger}
+            locked |= {streams[row[0]] for row in run(connection, sql, values)}
+        return set(keys) if waiting else locked
+
     def append_all(
-        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+        self,
+        connection: Connection,
+        appends: Sequence[Append],
+        events: Sequence[StoredEvent],
+        *,
+        locked: bool = False,
     ) -> list[int] | None:
         ordered = sorted(appends, key=lambda append: append.stream)
-        begun = [append for append in ordered if _begins_head(append)]
-        moved = [append for append in ordered if not _begins_head(append)]
+        begun = [] if locked else [append for append in ordered if _begins_head(append)]
+        moved = [append for append in ordered if locked or not _begins_head(append)]
         if not self._heads_moved(connection, "begin", begun):
             return None
         ends_holds = any(append.moves_token for append in moved)
@@ -117,6 +133,19 @@ LEFT JOIN LATERAL (
     SELECT version, topic, state, hash FROM {events} AS newest
     WHERE newest.lock_id = wanted.lock_id ORDER BY newest.version DESC LIMIT 1) AS e ON true
 LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
+"""
+
+# One row after the other, in the order given, whether it is there or not: DO UPDATE locks the row that it finds even
+# when its WHERE is false, against a guard too, as it would set the token.
+_LOCK_HEADS = """
+INSERT INTO {heads} AS h (lock_id, ledger, version)
+SELECT lock_id, %(ledger)s, 0 FROM unnest(%(streams)s::uuid[]) WITH ORDINALITY AS wanted (lock_id, place) ORDER BY place
+ON CONFLICT (lock_id) DO UPDATE SET token = h.token WHERE false
+RETURNING lock_id
+"""
+
+_TRY_LOCK_HEADS = """
+SELECT lock_id FROM {heads} WHERE lock_id = ANY (%(streams)s::uuid[]) AND ledger = %(ledger)s FOR UPDATE SKIP LOCKED
 """
 
 # No target: every unique index decides. With one, two first inserts that meet at the same instant could end in a unique
@@ -194,6 +223,8 @@ def _statements(schema: str | None) -> dict[str, str]:
     extended = [name for name in changed if name != "token"]
     return {
         "tails": _TAILS.format(**pieces),
+        "lock": _LOCK_HEADS.format(**pieces),
+        "try lock": _TRY_LOCK_HEADS.format(**pieces),
         "begin": _BEGIN_HEADS.format(**pieces),
         "move": _MOVE_HEADS.format(**pieces, head_changes=_excluded(changed)),
         "extend": _MOVE_HEADS.format(**pieces, head_changes=_excluded(extended)),
