@@ -56,8 +56,17 @@ class SQLiteEventStore(EventStore):
         self._project(connection, append, positions)
         return Appended(positions, clock)
 
+    def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:
+        """Nothing to do: the write transaction holds every row."""
+        return set(keys)
+
     def append_all(
-        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+        self,
+        connection: Connection,
+        appends: Sequence[Append],
+        events: Sequence[StoredEvent],
+        *,
+        locked: bool = False,
     ) -> list[int] | None:
         for append in appends:
             if not self._head_moved(connection, _plain(append.head), append.expected):

@@ -234,13 +234,27 @@ class EventStore(ABC):
         """
 
     @abstractmethod
+    def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:
+        """Locks the head rows of these keys, in the order given, in the open transaction; gives those it got.
+
+        `waiting`: waits for each, and makes one at version 0 where there is none; else passes over those that are not
+        there or that another transaction has.
+        """
+
+    @abstractmethod
     def append_all(
-        self, connection: Connection, appends: Sequence[Append], events: Sequence[StoredEvent]
+        self,
+        connection: Connection,
+        appends: Sequence[Append],
+        events: Sequence[StoredEvent],
+        *,
+        locked: bool = False,
     ) -> list[int] | None:
         """Writes several streams' appends in the open transaction or savepoint, heads first and in order of lock ids.
 
         `events` are those of all the appends, in the order in which they get positions; these are returned, in that
         order. `None` when a head is not at the expected version: then what was written has to be rolled back.
+        `locked`: `lock_heads` was called for all of them, waiting, in this transaction.
         """
 
     @abstractmethod

@@ -67,6 +67,8 @@ class _EveryVerb(AsyncVerbs):
     try_release = awaited(Verbs.try_release)
     extend = awaited(Verbs.extend)
     force_release = awaited(Verbs.force_release)
+    take_all = awaited(Verbs.take_all)
+    expire_due = awaited(Verbs.expire_due)
     release_all = awaited(Verbs.release_all)
     holder_of = awaited(Verbs.holder_of)
     is_locked = awaited(Verbs.is_locked)
@@ -97,6 +99,7 @@ class AsyncBoundLedger(_EveryVerb):
         self._metadata = metadata
 
     guard = awaited(BoundLedger.guard)
+    display_names = awaited(BoundLedger.display_names)
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return await self._host.run_sync(
@@ -202,6 +205,11 @@ class AsyncLockLedger(_EveryVerb):
     def name(self) -> str:
         """The ledger's name."""
         return self._ledger.name
+
+    @property
+    def sync_ledger(self) -> LockLedger:
+        """The ledger that this one awaits; it works only inside SQLAlchemy's greenlet, as under `run_sync`."""
+        return self._ledger
 
     @property
     def schema(self) -> str | None:

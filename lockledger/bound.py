@@ -1,6 +1,6 @@
 """The verbs inside a caller's open transaction: locks and the host's own rows commit together or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from lockledger.adapters.sessions import begin_to_write, joined
 from lockledger.commands import Clearance, Command, Performed
-from lockledger.domain.holds import Hold
+from lockledger.domain.holds import Grant, Hold
 from lockledger.door import Metadata
 from lockledger.queries import MAX_LIMIT
 from lockledger.verbs import Verbs
@@ -64,6 +64,10 @@ class BoundLedger(Verbs):
             " or take without wait here"
         )
 
+    def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
+        """The host's names of holders and actors as they are now; `None` for those it does not know."""
+        return self._workings.display_names(self._joined(), ids)
+
     def _ask(self, question: Callable[[Connection], T]) -> T:
         return question(self._joined())
 
@@ -71,9 +75,15 @@ class BoundLedger(Verbs):
         connection = self._writing()
         with self._workings.store.savepoint(connection):
             batches = self._selected(clearance, MAX_LIMIT)
-            return sum(
-                self._workings.commands.clear(connection, clearance, keys) for keys in batches
-            )
+            return sum(self._workings.groups.clear(connection, clearance, keys) for keys in batches)
+
+    def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
+        return self._workings.groups.take_all(self._writing(), commands).outcome
+
+    def _expire_due(self, limit: int) -> int:
+        connection = self._writing()
+        keys = self._workings.queries.due(connection, limit)
+        return self._workings.groups.expire(connection, map(self._door.expire, keys))
 
     @property
     def _alone(self) -> bool:

@@ -5,7 +5,7 @@ the clock; the `Lock` decides; the store appends, if the lock is still where it 
 it is read and decided again. After two such refusals the lock's row is locked first, so a call always ends.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -141,13 +141,12 @@ class Commands:
                 _, decision = self._look(connection, assertion)
                 return decision.outcome
 
-    def clear(self, connection: Connection, clearance: Clearance, keys: Iterable[str]) -> int:
-        """Ends what is left of the selected holds of these keys, in the open transaction; keys come in key order."""
-        ended = (self.perform(connection, clearance.of(key), inside=True).outcome for key in keys)
-        return sum(hold is not None for hold in ended)
-
     def _look(self, connection: Connection, command: Command[T]) -> tuple[Newest, Decision[T]]:
         newest = self._store.newest(connection, command.key)
+        return newest, self.decide(connection, command, newest)
+
+    def decide(self, connection: Connection, command: Command[T], newest: Newest) -> Decision[T]:
+        """What a command comes to on a lock as it was read, after the policy was asked."""
         now = newest.lock.now(newest.clock if self._clock is None else checked_now(self._clock))
         if self._policy is not None and command.request is not None:
             self._policy.check_take(connection, command.request(newest.lock.live_hold(now)))
@@ -155,7 +154,7 @@ class Commands:
         def ended(token: int) -> Hold | None:
             return self._store.ended_hold(connection, command.key, token)
 
-        return newest, command.decide(newest.lock, now, ended)
+        return command.decide(newest.lock, now, ended)
 
     def _append_fresh(
         self,

@@ -1,11 +1,12 @@
 """The door: checks the arguments of every writing verb before anything else happens."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, cast, get_args
 
 from lockledger.adapters.clock import checked_now
 from lockledger.commands import Clearance, Command
+from lockledger.domain.errors import shown
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.keys import check_holder, check_key
 from lockledger.domain.lock import Call, Decision, IfMine, Take
@@ -60,6 +61,45 @@ class Door:
 
         until = wish.ttl if isinstance(wish.ttl, datetime) else None
         return Command(key, lambda lock, now, _: lock.take(wish, now), request, until)
+
+    def take_all(
+        self,
+        keys: Iterable[str],
+        holder: str,
+        *,
+        ttl: Ttl = None,
+        takeover_reason: str | None = None,
+        if_mine: IfMine = "return",
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> list[Command[Grant]]:
+        """A take of each key, in the order given."""
+        if isinstance(keys, str):
+            raise TypeError(f"keys={shown(keys)}: give a list of keys, or call take for one")
+        commands = [
+            self.take(
+                key,
+                holder,
+                ttl=ttl,
+                takeover_reason=takeover_reason,
+                if_mine=if_mine,
+                actor=actor,
+                metadata=metadata,
+                verb="take_all",
+            )
+            for key in keys
+        ]
+        seen: set[str] = set()
+        for command in commands:
+            if command.key in seen:
+                raise ValueError(f"the key {shown(command.key)} is given twice; give each key once")
+            seen.add(command.key)
+        return commands
+
+    def expire(self, key: str, *, metadata: Metadata = None) -> Command[bool]:
+        """A record that a hold has run out, if it has."""
+        plain = self._metadata | check_metadata(metadata)
+        return Command(key, lambda lock, now, _: lock.expire(plain, now))
 
     def release(
         self,

@@ -1,6 +1,6 @@
 """The ledger that a program opens: the verbs, each in a transaction of its own."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -29,6 +29,9 @@ from lockledger.waiting import Patience, checked_wait, wait_for
 from lockledger.workings import Workings
 
 T = TypeVar("T")
+
+BATCH = 100
+"""Keys in one transaction of a verb for many locks."""
 
 
 class LockLedger(Verbs):
@@ -103,6 +106,12 @@ class LockLedger(Verbs):
         return self._workings.name
 
     @property
+    def workings(self) -> Workings:
+        """What the ledger is made of, for code of this package that is given a connection. `RuntimeError` when closed."""
+        self._refuse_when_closed()
+        return self._workings
+
+    @property
     def schema(self) -> str | None:
         """The PostgreSQL schema that holds the ledger's tables, as it was given."""
         return self._workings.schema
@@ -154,14 +163,24 @@ class LockLedger(Verbs):
 
     def _clear(self, clearance: Clearance) -> int:
         ended = 0
-        for keys in self._selected(clearance, 100):
+        for keys in self._selected(clearance, BATCH):
             if keys:
-                with (
-                    self._connection() as connection,
-                    self._workings.store.transaction(connection),
-                ):
-                    ended += self._workings.commands.clear(connection, clearance, keys)
+                with self._transaction() as connection:
+                    ended += self._workings.groups.clear(connection, clearance, keys)
         return ended
+
+    def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
+        with self._transaction() as connection:
+            return self._workings.groups.take_all(connection, commands).outcome
+
+    def _expire_due(self, limit: int) -> int:
+        recorded = 0
+        keys = self._ask(lambda connection: self._queries.due(connection, limit))
+        for start in range(0, len(keys), BATCH):
+            with self._transaction() as connection:
+                due = map(self._door.expire, keys[start : start + BATCH])
+                recorded += self._workings.groups.expire(connection, due)
+        return recorded
 
     @property
     def _alone(self) -> bool:
@@ -286,6 +305,11 @@ class LockLedger(Verbs):
         """The position of the newest event before which none can appear any more, 0 when there is none."""
         with self._connection() as connection:
             return self._workings.store.newest_settled(connection)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connection() as connection, self._workings.store.transaction(connection):
+            yield connection
 
     @contextmanager
     def _connection(self, *, busy_timeout: float | None = None) -> Iterator[Connection]:

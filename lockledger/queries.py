@@ -61,6 +61,13 @@ class Queries:
             found = [current_holders.hold_of(row) for row in ask(connection, query).mappings()]
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
+    def due(self, connection: Connection, limit: int) -> list[str]:
+        """The keys of holds that have run out unrecorded, the longest due first."""
+        table = self._store.tables.current_holders
+        query = current_holders.due(table, self._store.ledger, self._now(), limit)
+        with translated():
+            return list(ask(connection, query).scalars())
+
     def audit_trail(
         self,
         connection: Connection,

@@ -1,7 +1,7 @@
 """The verbs that a ledger has on its own and inside a caller's transaction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -41,6 +41,14 @@ class Verbs(ABC):
     @abstractmethod
     def _clear(self, clearance: Clearance) -> int:
         """Ends the selected holds."""
+
+    @abstractmethod
+    def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
+        """Takes all or none."""
+
+    @abstractmethod
+    def _expire_due(self, limit: int) -> int:
+        """Records expiries that have passed."""
 
     @property
     @abstractmethod
@@ -218,6 +226,46 @@ class Verbs(ABC):
                 holder=holder, under=under, actor=actor, reason=reason, metadata=metadata
             )
         )
+
+    def take_all(
+        self,
+        keys: Iterable[str],
+        holder: str,
+        *,
+        ttl: Ttl = None,
+        takeover_reason: str | None = None,
+        if_mine: IfMine = "return",
+        actor: str | None = None,
+        metadata: Metadata = None,
+    ) -> list[Grant]:
+        """Takes all of these locks or none, in one transaction and an order that cannot deadlock.
+
+        Gives the grants in the order of `keys`; the other arguments are those of `take`. A key given twice is a
+        `ValueError`. Raises the first refusal in key order, with all of them in `.refusals`; then nothing is recorded.
+        """
+        commands = self._door.take_all(
+            keys,
+            holder,
+            ttl=ttl,
+            takeover_reason=takeover_reason,
+            if_mine=if_mine,
+            actor=actor,
+            metadata=metadata,
+        )
+        grants = self._take_all(commands) if commands else {}
+        return [grants[command.key] for command in commands]
+
+    def expire_due(self, limit: int = 1000) -> int:
+        """Records expiries that have passed, at most `limit`, the longest due first, and counts them.
+
+        No answer about who holds or held a lock depends on it. Several may run at once: each expiry is recorded once,
+        and locks that another transaction has in hand are passed over. On its own it commits 100 at a time.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise TypeError(f"limit must be an int, not {limit!r}")
+        if limit < 1:
+            raise ValueError(f"limit={limit}: at least 1")
+        return self._expire_due(limit)
 
     def _selected(self, clearance: Clearance, batch: int) -> Iterator[list[str]]:
         """The keys of the holds that a clearance selects, in key order, a batch at a time."""

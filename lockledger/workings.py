@@ -16,6 +16,7 @@ from lockledger.commands import Command, Commands, Performed
 from lockledger.domain.keys import check_ledger_name
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
+from lockledger.groups import Groups
 from lockledger.queries import Queries
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Workings:
         self.schema = schema
         self.store = _STORES[dialect](self.name, schema)
         self.commands = Commands(self.store, clock, policy)
+        self.groups = Groups(self.store, self.commands, policy)
         self.queries = Queries(self.store, clock)
         self._clock = clock
         self._policy = policy

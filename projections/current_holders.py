@@ -136,6 +136,19 @@ def live_holds(
     return query.order_by(c.key).limit(limit)
 
 
+def due(
+    table: Table, ledger: str, now: datetime | ColumnElement[datetime], limit: int
+) -> Select[Any]:
+    """The keys of holds that have run out unrecorded, the longest due first, at most `limit`."""
+    c = table.c
+    return (
+        select(c.key)
+        .where(c.ledger == ledger, c.holder.is_not(None), c.expires_at <= now)
+        .order_by(c.expires_at)
+        .limit(limit)
+    )
+
+
 def hold_of(found: RowMapping) -> Hold:
     """The hold in a row of this table or of the holds that ended."""
     return Hold(**{name: found[name] for name in Hold.model_fields if name in found})
