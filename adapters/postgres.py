@@ -204,7 +204,9 @@ SELECT position, moved_at FROM events CROSS JOIN fence ORDER BY version
 """
 
 # The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
-# it before. EXISTS keeps a missing head from beginning at version 6.
+# it before. EXISTS keeps a missing head from beginning at version 6. The row proposed for insertion has no token: while
+# the head is being moved by another, PostgreSQL may overlook it, try to insert, and would find the very token that the
+# other has just set in the other unique index, (lock_id, token), before it sees the head after all.
 _MOVE_HEAD = """
     WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
     ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
@@ -276,6 +278,21 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in columns)
 
 
+def _head_changes(moves_token: bool) -> str:
+    kept = ("lock_id", "ledger", "token")
+    changes = {name: f'excluded."{name}"' for name in current_holders.COLUMNS if name not in kept}
+    if moves_token:
+        changes["token"] = _typed("token", "token")
+    return ", ".join(f'"{name}" = {value}' for name, value in changes.items())
+
+
+def _proposed_head(begins_head: bool) -> str:
+    values = {name: _typed(name, name) for name in current_holders.COLUMNS}
+    if not begins_head:
+        values["token"] = "NULL::bigint"
+    return ", ".join(values.values())
+
+
 @lru_cache(maxsize=256)
 def _append(
     schema: str | None, events: int, audited: bool, ended: int, moves_token: bool, begins_head: bool
@@ -285,15 +302,7 @@ def _append(
     Each value is given once, so that psycopg caches the statements of takes and releases (50 values, 4,096 characters).
     """
     objects = _objects(schema)
-    changed = [
-        name
-        for name in current_holders.COLUMNS
-        if name not in ("lock_id", "ledger") and (moves_token or name != "token")
-    ]
-    moves = _MOVE_HEAD.format(
-        heads=objects["heads"],
-        head_changes=", ".join(f'"{name}" = excluded."{name}"' for name in changed),
-    )
+    moves = _MOVE_HEAD.format(heads=objects["heads"], head_changes=_head_changes(moves_token))
     new = (*_EVENT, *_AUDITED) if audited else _EVENT
     audit = _AUDIT.format(audit=objects["audit"], columns=_listed(_AUDITED)) if audited else ""
     held = _HOLDS.format(
@@ -304,7 +313,7 @@ def _append(
         events=objects["events"],
         sequence=objects["sequence"],
         head_columns=_listed(current_holders.COLUMNS),
-        head_values=", ".join(_typed(name, name) for name in current_holders.COLUMNS),
+        head_values=_proposed_head(begins_head),
         head_moves=_BEGIN_HEAD if begins_head else moves,
         new_columns=_listed(new),
         new_values=_rows("e", new, events),

@@ -158,14 +158,18 @@ ON CONFLICT DO NOTHING
 RETURNING lock_id
 """
 
-# The IN is evaluated on the row as it is after the wait for it. EXISTS keeps a missing head from beginning at version 6.
+# The last IN is evaluated on the row as it is after the wait for it. Nothing missing may begin at version 6. The rows
+# are locked first: PostgreSQL may overlook a head that another is just moving, try to insert, and would find the token
+# that the other has set in the other unique index, (lock_id, token), before it sees the head after all.
 _MOVE_HEADS = """
 WITH new AS MATERIALIZED (
     SELECT * FROM unnest({head_arrays}, %(expected)s::bigint[]) AS new ({head_columns}, expected)
+), known AS MATERIALIZED (
+    SELECT lock_id FROM {heads} WHERE lock_id IN (SELECT lock_id FROM new) ORDER BY lock_id FOR {strength}
 )
 INSERT INTO {heads} AS h ({head_columns})
 SELECT {head_columns} FROM new
-WHERE expected < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = new.lock_id)
+WHERE expected < 1 OR lock_id IN (SELECT lock_id FROM known)
 ORDER BY lock_id
 ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
 WHERE h.ledger = excluded.ledger AND (h.lock_id, h.version) IN (SELECT lock_id, expected FROM new)
@@ -226,8 +230,10 @@ def _statements(schema: str | None) -> dict[str, str]:
         "lock": _LOCK_HEADS.format(**pieces),
         "try lock": _TRY_LOCK_HEADS.format(**pieces),
         "begin": _BEGIN_HEADS.format(**pieces),
-        "move": _MOVE_HEADS.format(**pieces, head_changes=_excluded(changed)),
-        "extend": _MOVE_HEADS.format(**pieces, head_changes=_excluded(extended)),
+        "move": _MOVE_HEADS.format(**pieces, head_changes=_excluded(changed), strength="UPDATE"),
+        "extend": _MOVE_HEADS.format(
+            **pieces, head_changes=_excluded(extended), strength="NO KEY UPDATE"
+        ),
         "insert": _INSERT.format(**pieces),
     }
 
