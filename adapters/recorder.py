@@ -252,11 +252,10 @@ class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):
         store = self._transactions.store
         table = qualified(CONSUMER_POSITIONS, store.dialect, store.schema)
         consumer = self._name(tracking.application_name)
-        moved = ask(
-            connection,
-            text(_MOVE_FORWARD.format(table=table)),
-            {"ledger": store.ledger, "consumer": consumer, "position": tracking.notification_id},
+        forward = text(_MOVE_FORWARD.format(table=table)).bindparams(
+            ledger=store.ledger, consumer=consumer, position=tracking.notification_id
         )
+        moved = ask(connection, forward)
         if moved.rowcount != 1:
             raise IntegrityError(f"{tracking} or a later one has been recorded already")
 

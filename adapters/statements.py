@@ -16,11 +16,13 @@ _OURS: Final = immutabledict[str, Any](
 Parameters = Mapping[str, Any] | Sequence[Any]
 
 
-def run(connection: Connection, sql: str, parameters: Any = None) -> CursorResult[Any]:
+def run(
+    connection: Connection, sql: str, parameters: Any = None
+) -> "CursorResult[*tuple[Any, ...]]":
     """Runs SQL in the driver's own words."""
     return connection.exec_driver_sql(sql, parameters, _OURS)
 
 
-def ask(connection: Connection, statement: Executable) -> CursorResult[Any]:
+def ask(connection: Connection, statement: Executable) -> "CursorResult[*tuple[Any, ...]]":
     """Runs a statement made of SQLAlchemy's expressions."""
     return connection.execute(statement, execution_options=_OURS)
