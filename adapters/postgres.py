@@ -16,6 +16,7 @@ from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import PostgresBulk
+from lockledger.adapters.postgres_scopes import lock_scopes
 from lockledger.adapters.statements import run
 from lockledger.adapters.store import HEAD_FACTS, Append, Appended, Row, Tail
 from lockledger.domain.errors import TamperedLedger
@@ -65,6 +66,11 @@ class PostgresEventStore(PostgresBulk):
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         head = {"lock_id": self.lock_id(key)}
         return bool(run(connection, self._sql["try lock"], head).scalar())
+
+    def lock_scopes(
+        self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
+    ) -> bool:
+        return lock_scopes(connection, self.namespace, keys, waiting=waiting)
 
     def guard_head(self, connection: Connection, key: str) -> None:
         run(connection, self._sql["guard"], {"lock_id": self.lock_id(key)})

@@ -35,6 +35,12 @@ class SQLiteEventStore(EventStore):
         """Nothing to do: the write transaction holds every row."""
         return True
 
+    def lock_scopes(
+        self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
+    ) -> bool:
+        """Nothing to do: the write transaction keeps everybody out."""
+        return True
+
     def guard_head(self, connection: Connection, key: str) -> None:
         """Nothing to do: the write transaction holds every row."""
 

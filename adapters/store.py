@@ -214,6 +214,25 @@ class EventStore(ABC):
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         """Locks the lock's head row, if there is one, in the open transaction; `False` when another one has it."""
 
+    def in_the_way(
+        self, connection: Connection, key: str, holder: str, now: datetime
+    ) -> Hold | None:
+        """A hold of another holder that is live at `now` on a key above or under this one, the first by key."""
+        query = current_holders.live_around(
+            self.tables.current_holders, self.ledger, key, holder, now
+        )
+        found = connection.execute(query).mappings().first()
+        return None if found is None else current_holders.hold_of(found)
+
+    @abstractmethod
+    def lock_scopes(
+        self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
+    ) -> bool:
+        """Keeps others from beginning a hold above, on or under these keys before the open transaction ends.
+
+        Siblings never wait for each other. `False` when not `waiting` and another transaction is in the way.
+        """
+
     @abstractmethod
     def guard_head(self, connection: Connection, key: str) -> None:
         """Locks the head row against whatever sets its token, in the open transaction; extensions do not."""

@@ -11,7 +11,7 @@ _SHOWN = 60
 def shown(value: object) -> str:
     """A value as an error message may show it: escaped, and cut when it is long."""
     try:
-        text = ascii(value) if isinstance(value, str) else repr(value)
+        text = repr(value)
     except ValueError:  # an int with more digits than Python converts
         return f"<{type(value).__name__} too large to show>"
     if len(text) <= _SHOWN:

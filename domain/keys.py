@@ -104,6 +104,12 @@ def lock_id(ledger: str, key: str) -> UUID:
     return uuid5(uuid5(NAMESPACE, ledger), key)
 
 
+def above(key: str) -> list[str]:
+    """The keys under which this one lies, the topmost first: `round` and `round:5` for `round:5:band`."""
+    ends = [place for place, character in enumerate(key) if character == SEPARATOR and place]
+    return [key[:end] for end in ends]
+
+
 def range_under(key: str) -> tuple[str, str]:
     """The keys strictly under `key` are those in [first, second), in code point order."""
     return key + SEPARATOR, key + _AFTER_SEPARATOR

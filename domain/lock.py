@@ -35,6 +35,15 @@ IfMine = Literal["return", "extend", "refuse", "replace"]
 EndedHolds = Callable[[int], Hold | None]
 """Finds a hold of this lock that has ended, by its token."""
 
+InTheWay = Callable[[str, datetime], Hold | None]
+"""Finds a live hold of another holder above or under the key, where holds cover what lies under them."""
+
+
+def nothing_in_the_way(_holder: str, _now: datetime) -> None:
+    """Without scopes, a hold covers its own key only."""
+    return
+
+
 FRESH = timedelta(milliseconds=250)
 
 
@@ -93,7 +102,9 @@ class Lock:
         """The hold that is live at `now`."""
         return self.hold if self.hold is not None and self.hold.is_live(now) else None
 
-    def take(self, wish: Take, now: datetime) -> Decision[Grant]:
+    def take(
+        self, wish: Take, now: datetime, in_the_way: InTheWay = nothing_in_the_way
+    ) -> Decision[Grant]:
         """The first row of the contract's table that fits decides."""
         live = self.live_hold(now)
         mine = live is not None and live.holder == wish.holder
@@ -104,6 +115,8 @@ class Lock:
         if live and mine and wish.if_mine == "refuse":
             raise LockedByOther(self.key, live, same_holder=True)
         self._expect(wish.expected_token, live)
+        if not mine and (other := in_the_way(wish.holder, now)) is not None:
+            raise LockedByOther(self.key, other)
         if live and (mine or wish.takeover_reason is not None):
             return self._taken_over(live, wish, now)
         if live:

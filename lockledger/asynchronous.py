@@ -189,6 +189,7 @@ class AsyncLockLedger(_EveryVerb):
         *,
         name: str = "default",
         schema: str | None = None,
+        scopes: bool = False,
         clock: Clock | None = None,
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
@@ -198,7 +199,7 @@ class AsyncLockLedger(_EveryVerb):
             url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout), asynchronous=True
         )
         self._ledger = LockLedger.over(
-            source, name=name, schema=schema, clock=clock, policy=policy, names=names
+            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
         )
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
@@ -19,7 +20,7 @@ from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended
 from lockledger.domain.holds import Hold, RecordedEvent
-from lockledger.domain.lock import Call, Decision, EndedHolds, Lock
+from lockledger.domain.lock import Call, Decision, EndedHolds, InTheWay, Lock, nothing_in_the_way
 from lockledger.domain.policy import Clock, Policy, TakeRequest
 
 T = TypeVar("T")
@@ -30,10 +31,20 @@ class Command(Generic[T]):
     """A checked wish: which lock, how it decides, and for takes what the policy is asked."""
 
     key: str
-    decide: Callable[[Lock, datetime, EndedHolds], Decision[T]]
+    decide: Callable[[Lock, datetime, "Look"], Decision[T]]
     request: Callable[[Hold | None], TakeRequest] | None = None
+    begins: bool = False
+    """Whether it may begin a hold."""
     until: datetime | None = None
     """The instant up to which a take wants the lock, where it is given as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a decision may want to know beyond its lock's newest event; asked only then."""
+
+    ended: EndedHolds
+    in_the_way: InTheWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class Clearance:
     def of(self, key: str) -> Command[Hold | None]:
         """The end of one of them, if it is still as selected."""
 
-        def decide(lock: Lock, now: datetime, _: EndedHolds) -> Decision[Hold | None]:
+        def decide(lock: Lock, now: datetime, _: Look) -> Decision[Hold | None]:
             live = lock.live_hold(now)
             if live is None or self.holder not in (None, live.holder):
                 return Decision(None)
@@ -73,17 +84,25 @@ class Commands:
     """Carries commands out on a connection."""
 
     def __init__(
-        self, store: EventStore, clock: Clock | None, policy: Policy[Connection] | None
+        self,
+        store: EventStore,
+        clock: Clock | None,
+        policy: Policy[Connection] | None,
+        *,
+        scopes: bool,
     ) -> None:
         self._store = store
         self._clock = clock
         self._policy = policy
+        self._scopes = scopes
 
     def perform(self, connection: Connection, command: Command[T], *, inside: bool) -> Performed[T]:
         """Decides and records. `inside`: a transaction is open, and stays open and usable whatever happens here."""
         with translated(key=command.key):
             if self._policy is not None:
                 self._policy.lock_subject(connection, command.key)
+            if self._scopes and command.begins:
+                return self._perform_scoped(connection, command, inside)
             for _ in range(self._store.optimistic_attempts):
                 newest, decision = self._look(connection, command)
                 if not decision.events:
@@ -92,6 +111,22 @@ class Commands:
                 if performed is not None:
                     return performed
             return self._perform_locked(connection, command, inside)
+
+    def _perform_scoped(
+        self, connection: Connection, command: Command[T], inside: bool
+    ) -> Performed[T]:
+        """A take where holds cover what lies under them: the keys above and the own are locked before the last look."""
+        _, decision = self._look(connection, command)
+        if not decision.events:
+            return Performed(decision.outcome)
+        try:
+            with self._scope(connection, command.key, inside):
+                self._store.lock_scopes(connection, [command.key])
+                self._store.lock_head(connection, command.key, moves_token=True)
+                newest, decision = self._look(connection, command)
+                return self._append_surely(connection, newest, decision)
+        except _TakenBack:
+            return Performed(decision.outcome)
 
     def attempt(
         self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
@@ -122,6 +157,8 @@ class Commands:
     ) -> Performed[T]:
         if self._policy is not None:
             self._policy.lock_subject(connection, command.key)
+        if self._scopes and not self._store.lock_scopes(connection, [command.key], waiting=False):
+            raise _TakenBack
         if not self._store.try_lock_head(connection, command.key):
             raise _TakenBack
         newest, decision = self._look(connection, command)
@@ -151,10 +188,13 @@ class Commands:
         if self._policy is not None and command.request is not None:
             self._policy.check_take(connection, command.request(newest.lock.live_hold(now)))
 
-        def ended(token: int) -> Hold | None:
-            return self._store.ended_hold(connection, command.key, token)
-
-        return command.decide(newest.lock, now, ended)
+        look = Look(
+            partial(self._store.ended_hold, connection, command.key),
+            partial(self._store.in_the_way, connection, command.key)
+            if self._scopes
+            else nothing_in_the_way,
+        )
+        return command.decide(newest.lock, now, look)
 
     def _append_fresh(
         self,

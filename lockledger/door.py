@@ -60,7 +60,9 @@ class Door:
             return TakeRequest(verb, key, holder, call.actor, current, dict(call.metadata))
 
         until = wish.ttl if isinstance(wish.ttl, datetime) else None
-        return Command(key, lambda lock, now, _: lock.take(wish, now), request, until)
+        return Command(
+            key, lambda lock, now, look: lock.take(wish, now, look.in_the_way), request, True, until
+        )
 
     def take_all(
         self,
@@ -115,7 +117,7 @@ class Door:
         key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
         call, why = self._call(actor, holder, metadata), check_reason(reason)
         return Command(
-            key, lambda lock, now, ended: lock.release(holder, token, why, call, now, ended)
+            key, lambda lock, now, look: lock.release(holder, token, why, call, now, look.ended)
         )
 
     def extend(
@@ -132,7 +134,7 @@ class Door:
         key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
         call, length = self._call(actor, holder, metadata), self._ttl(ttl)
         return Command(
-            key, lambda lock, now, ended: lock.extend(holder, length, token, call, now, ended)
+            key, lambda lock, now, look: lock.extend(holder, length, token, call, now, look.ended)
         )
 
     def force_release(
@@ -173,7 +175,7 @@ class Door:
         """An assertion that the holder holds the lock."""
         key, holder, token = check_key(key), check_holder(holder), _token(token, "token")
         return Command(
-            key, lambda lock, now, ended: Decision(lock.held_by(holder, token, now, ended))
+            key, lambda lock, now, look: Decision(lock.held_by(holder, token, now, look.ended))
         )
 
     def _ttl(self, ttl: Ttl) -> CheckedTtl:

@@ -29,11 +29,17 @@ class Groups:
     """Carries out one command for each of many keys, all or nothing, in an open transaction."""
 
     def __init__(
-        self, store: EventStore, commands: Commands, policy: Policy[Connection] | None
+        self,
+        store: EventStore,
+        commands: Commands,
+        policy: Policy[Connection] | None,
+        *,
+        scopes: bool,
     ) -> None:
         self._store = store
         self._commands = commands
         self._policy = policy
+        self._scopes = scopes
 
     def take_all(
         self, connection: Connection, commands: Sequence[Command[Grant]]
@@ -46,6 +52,8 @@ class Groups:
             if not any(each.decision.events for each in decided):
                 return Performed(_outcomes(decided))
             with self._store.savepoint(connection):
+                if self._scopes:
+                    self._store.lock_scopes(connection, _keys(ordered))
                 self._store.lock_heads(connection, _keys(ordered), waiting=True)
                 decided = self._decided(connection, ordered)
                 return Performed(_outcomes(decided), self._recorded(connection, decided))

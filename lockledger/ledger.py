@@ -39,7 +39,8 @@ class LockLedger(Verbs):
 
     `url_or_engine`: a database URL (`postgresql+psycopg://…`, `sqlite:///file.db`), for which the ledger opens and
     owns an engine, or an engine of the host's, which is used as it is and never closed. `name`: several ledgers may
-    share the tables; each sees only its own locks. `schema`: PostgreSQL only, `public` by default. `clock` replaces
+    share the tables; each sees only its own locks. `schema`: PostgreSQL only, `public` by default. `scopes`: a hold covers every key
+    under its own, for all ledgers that share this name. `clock` replaces
     the database's clock: a callable that returns an aware datetime, asked at each decision. `policy` and `names`: the
     host's say (see `Policy`) and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock.
 
@@ -53,13 +54,16 @@ class LockLedger(Verbs):
         *,
         name: str = "default",
         schema: str | None = None,
+        scopes: bool = False,
         clock: Clock | None = None,
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
         busy_timeout: float | timedelta = 30,
     ) -> None:
         source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
-        self._set_up(source, name=name, schema=schema, clock=clock, policy=policy, names=names)
+        self._set_up(
+            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
+        )
 
     @classmethod
     def over(
@@ -68,13 +72,16 @@ class LockLedger(Verbs):
         *,
         name: str = "default",
         schema: str | None = None,
+        scopes: bool = False,
         clock: Clock | None = None,
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
     ) -> Self:
         """A ledger over a source of connections that has been made already."""
         ledger = cls.__new__(cls)
-        ledger._set_up(source, name=name, schema=schema, clock=clock, policy=policy, names=names)
+        ledger._set_up(
+            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
+        )
         return ledger
 
     def _set_up(
@@ -83,6 +90,7 @@ class LockLedger(Verbs):
         *,
         name: str,
         schema: str | None,
+        scopes: bool,
         clock: Clock | None,
         policy: Policy[Connection] | None,
         names: Names[Connection] | None,
@@ -92,6 +100,7 @@ class LockLedger(Verbs):
             source.dialect,
             name=name,
             schema=schema,
+            scopes=scopes,
             clock=clock,
             policy=policy,
             names=names,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Pool
 
 from lockledger.adapters.clock import checked_now
 from lockledger.adapters.postgres import PostgresEventStore
-from lockledger.adapters.schema import check_schema
+from lockledger.adapters.schema import check_schema, outlasts_rollback
 from lockledger.adapters.sqlite import SQLiteEventStore
 from lockledger.adapters.store import EventStore
 from lockledger.commands import Command, Commands, Performed
@@ -37,12 +37,13 @@ class Workings:
         clock: Clock | None,
         policy: Policy[Connection] | None,
         names: Names[Connection] | None,
+        scopes: bool = False,
     ) -> None:
         self.name = check_ledger_name(name)
         self.schema = schema
         self.store = _STORES[dialect](self.name, schema)
-        self.commands = Commands(self.store, clock, policy)
-        self.groups = Groups(self.store, self.commands, policy)
+        self.commands = Commands(self.store, clock, policy, scopes=scopes)
+        self.groups = Groups(self.store, self.commands, policy, scopes=scopes)
         self.queries = Queries(self.store, clock)
         self._clock = clock
         self._policy = policy
@@ -62,7 +63,8 @@ class Workings:
         pool = connection.engine.pool
         if pool not in self._checked:
             check_schema(connection, self.schema)
-            self._checked.add(pool)
+            if outlasts_rollback(connection, self.schema):
+                self._checked.add(pool)
 
     def perform_alone(self, connection: Connection, command: Command[T]) -> Performed[T]:
         """Carries out a command in a transaction of its own, on a connection in AUTOCOMMIT.

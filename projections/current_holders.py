@@ -18,6 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement
 
 from lockledger.domain.holds import Hold
+from lockledger.domain.keys import above, range_under
 from lockledger.domain.lock import Lock
 from lockledger.projections.columns import (
     Count,
@@ -134,6 +135,17 @@ def live_holds(
     if after is not None:
         query = query.where(c.key > after)
     return query.order_by(c.key).limit(limit)
+
+
+def live_around(
+    table: Table, ledger: str, key: str, holder: str, now: datetime | ColumnElement[datetime]
+) -> Select[Any]:
+    """The live holds of other holders on keys above or under this one, the first by key."""
+    c = table.c
+    first, beyond = range_under(key)
+    around = c.key.in_(above(key)) | ((c.key >= first) & (c.key < beyond))
+    query = live_holds(table, ledger, now, limit=1)
+    return query.where(around, c.holder != holder)
 
 
 def due(

@@ -56,7 +56,7 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
         LockedByOther("round:5", FOREVER, same_holder=True),
         {"key": "round:5", "current": FOREVER, "same_holder": True},
         (
-            "'round:5' cannot be taken: already yours: held by 'user:\\u044f'"
+            "'round:5' cannot be taken: already yours: held by 'user:я'"
             " since 2026-03-02T09:00:00+00:00 without expiry, token 8"
         ),
     ),
@@ -349,7 +349,7 @@ def test_an_error_without_a_key_says_so() -> None:
     ("value", "text"),
     [
         ("k", "'k'"),
-        ("я", "'\\u044f'"),
+        ("я", "'я'"),
         ("a\nb\x1b[31m", "'a\\nb\\x1b[31m'"),
         ("x" * 58, f"'{'x' * 58}'"),
         ("x" * 59, f"'{'x' * 59}… (59 characters)"),
