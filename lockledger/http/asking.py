@@ -1,0 +1,65 @@
+"""The verbs in the host's transaction, each of which asks the host before it decides."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from lockledger.bound import BoundLedger
+from lockledger.commands import Command, Performed
+from lockledger.domain.holds import Hold
+from lockledger.domain.lock import Decision, Lock
+from lockledger.door import Metadata
+from lockledger.workings import Workings
+
+T = TypeVar("T")
+
+
+class AskingLedger(BoundLedger):
+    """Asks about the live hold that it finds, and once more when a decision meets another one.
+
+    `question(key, current)` raises what ends the request when the host does not allow it. It is put before the policy
+    is, which locks the host's own row and may say what not everybody may know.
+    """
+
+    def __init__(
+        self,
+        workings: Workings,
+        host: Session | Connection,
+        question: Callable[[str, Hold | None], None],
+        *,
+        actor: str,
+        metadata: Metadata,
+    ) -> None:
+        super().__init__(workings, host, actor=actor, metadata=metadata)
+        self._question = question
+        self.met: Hold | None = None
+
+    def look(self, key: str) -> Hold | None:
+        """The live hold, once the host has been asked about it."""
+        current = self.holder_of(key)
+        self._put(key, current)
+        return current
+
+    def perform(self, command: Command[T]) -> Performed[T]:
+        """Carries out a checked command, if the host allows it for the very hold that it is decided on."""
+        self.look(command.key)
+
+        def decide(lock: Lock, now: datetime, look: Any) -> Decision[T]:
+            current = lock.live_hold(now)
+            if _token(current) != _token(self.met):
+                self._put(command.key, current)
+            return command.decide(lock, now, look)
+
+        return super().perform(replace(command, decide=decide))
+
+    def _put(self, key: str, current: Hold | None) -> None:
+        self.met = current
+        self._question(key, current)
+
+
+def _token(hold: Hold | None) -> int:
+    return 0 if hold is None else hold.token
