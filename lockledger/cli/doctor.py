@@ -13,7 +13,7 @@ from lockledger.cli.given import Given, place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockledger.adapters.diagnosis import Finding
+    from lockledger.adapters.findings import Finding
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,8 +46,9 @@ def doctor(given: Given) -> int:
 
 
 def _findings(given: Given) -> "Iterator[Finding]":
-    from lockledger.adapters.diagnosis import Finding, diagnose_database, diagnose_ledger
+    from lockledger.adapters.diagnosis import diagnose_database, diagnose_ledger
     from lockledger.adapters.engines import Source
+    from lockledger.adapters.findings import Finding
     from lockledger.adapters.schema import SCHEMA_VERSION
     from lockledger.domain.errors import SchemaMismatch
     from lockledger.workings import Workings

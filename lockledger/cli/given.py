@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DATABASE: Final = "LOCKLEDGER_DATABASE"
 NAMES: Final = "LOCKLEDGER_NAMES"
 DEFAULT_DATABASE: Final = "sqlite:///lockledger.db"
+BUSY_SECONDS = 30.0
+
 _CONNECT_SECONDS = "10"
 _URLS = "write sqlite:///file.db or postgresql://user@host/database"
 
@@ -87,6 +89,7 @@ class Given:
             self.url(),
             name=self.ledger_name,
             schema=self.schema,
+            busy_timeout=self.busy_seconds,
             names=None if self.names_text is None else load_names(self.names_text),
         ) as ledger:
             try:
@@ -100,6 +103,11 @@ class Given:
     def ledger_name(self) -> str:
         """The ledger's name."""
         return "default" if self.ledger is None else self.ledger
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long a write waits for another connection's write on SQLite."""
+        return BUSY_SECONDS
 
     @property
     def names_text(self) -> str | None:
@@ -117,8 +125,9 @@ def place(url: "URL") -> str:
     """The database as messages name it: never a user, a password or an option."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
+    host = url.host or url.query.get("host") or ""
     port = "" if url.port is None else f":{url.port}"
-    return f"postgresql://{url.host or ''}{port}/{url.database or ''}"
+    return f"postgresql://{host}{port}/{url.database or ''}"
 
 
 def load_names(text: str) -> "Callable[[Connection, Collection[str]], Mapping[str, str]]":

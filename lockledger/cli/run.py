@@ -25,7 +25,6 @@ from lockledger.domain.errors import (
 )
 from lockledger.workings import Workings
 
-_BUSY_SECONDS: Final = 30.0
 _REFUSALS = (LockedByOther, HoldChanged, NotHolding, NotLockable)
 
 
@@ -89,7 +88,7 @@ class Run:
 @contextmanager
 def opened_run(given: Given, first_line: int) -> Iterator[Run]:
     """A run on a connection of its own. On SQLite a full checkpoint ends it, however it ends."""
-    source = Source(given.url(), busy_timeout=_BUSY_SECONDS, synchronous=bulk.SYNCHRONOUS)
+    source = Source(given.url(), busy_timeout=given.busy_seconds, synchronous=bulk.SYNCHRONOUS)
     try:
         with source.connect() as connection:
             run = Run(given, connection, first_line)
