@@ -198,3 +198,19 @@ def found_version(connection: Connection, schema: str | None = None) -> str | No
     versions = f"SELECT version_num FROM {version_table} ORDER BY version_num"
     found = connection.exec_driver_sql(versions, (), WHOLE_RESULTS).scalars().all()
     return ", ".join(found) or None
+
+
+def outlasts_rollback(connection: Connection, schema: str | None = None) -> bool:
+    """Whether the schema that this transaction sees stays when it is rolled back: it was not made in it.
+
+    Of a transaction that is open on SQLite nobody can tell, so it is `False` there.
+    """
+    dialect = connection.dialect.name
+    if dialect == SQLITE:
+        driver: Any = connection.connection.driver_connection
+        return not driver.in_transaction
+    # What is visible has been committed, or was written by this transaction or its savepoints: their numbers begin at
+    # the transaction's own, from which age() counts.
+    table = qualified(VERSION_TABLE, dialect, schema)
+    others = f"SELECT bool_and(age(xmin) NOT BETWEEN -1000000 AND 0) FROM {table}"
+    return bool(connection.exec_driver_sql(others, (), WHOLE_RESULTS).scalar())
