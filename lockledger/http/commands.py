@@ -20,9 +20,7 @@ Dependency = Callable[..., Exchange]
 
 _TAKE_ANSWERS = {
     201: {"description": "A new hold began", "model": GrantAnswer},
-    **documented(
-        400, 412, conflict="`LOCKED_BY_OTHER`, `NOT_LOCKABLE` or a code of the host's own"
-    ),
+    **documented(412, conflict="`LOCKED_BY_OTHER`, `NOT_LOCKABLE` or a code of the host's own"),
 }
 
 
