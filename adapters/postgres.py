@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.identifiers import qualified
-from lockledger.adapters.postgres_bulk import PostgresBulk
+from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
 from lockledger.adapters.postgres_scopes import lock_scopes
 from lockledger.adapters.statements import run
-from lockledger.adapters.store import HEAD_FACTS, Append, Appended, Row, Tail
+from lockledger.adapters.store import Append, Appended, Row, Tail
 from lockledger.domain.errors import TamperedLedger
 from lockledger.projections import audit_trail, current_holders, holds
 
@@ -106,7 +106,7 @@ class PostgresEventStore(PostgresBulk):
         rows = run(connection, sql, values).all()
         if not rows:
             return None
-        return Appended([position for position, _ in rows], rows[0][1].astimezone(UTC))
+        return Appended([position for position, _ in rows], rows[0][1].replace(tzinfo=UTC))
 
     def settled(self, connection: Connection, *, beyond: int = 0) -> int:
         # In this order: whoever brings a position up to `high` held its fence before `high` was read.
@@ -131,12 +131,7 @@ class PostgresEventStore(PostgresBulk):
 
     def _newest(self, connection: Connection, stream: UUID) -> Tail:
         row = run(connection, self._sql["newest"], {"lock_id": stream}).one()
-        clock, event, head = row[0].astimezone(UTC), tuple(row[1:5]), row[5:]
-        return (
-            clock,
-            None if event[0] is None else event,
-            None if head[0] is None else dict(zip(HEAD_FACTS, head, strict=True)),
-        )
+        return tail_of(row)
 
 
 def _number(values: Row, prefix: str, rows: Iterable[Row], columns: Iterable[str]) -> None:
@@ -148,7 +143,7 @@ def _number(values: Row, prefix: str, rows: Iterable[Row], columns: Iterable[str
 # One index lookup for the event however many there are, and the head in the same snapshot. clock_timestamp() and never
 # now(), which stands still inside a transaction.
 _NEWEST = """
-SELECT clock_timestamp(), e.version, e.topic, e.state, e.hash, {head_facts}
+SELECT clock_timestamp() {in_utc}, e.version, e.topic, e.state, e.hash, {head_facts}
 FROM (SELECT %(lock_id)s::uuid AS lock_id) AS wanted
 LEFT JOIN LATERAL (
     SELECT version, topic, state, hash FROM {events} AS newest
@@ -206,7 +201,7 @@ WITH head AS (
     FROM fence CROSS JOIN new
     RETURNING version, position
 ){audit}{holds}
-SELECT position, moved_at FROM events CROSS JOIN fence ORDER BY version
+SELECT position, moved_at {in_utc} FROM events CROSS JOIN fence ORDER BY version
 """
 
 # The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
@@ -256,9 +251,7 @@ def _objects(schema: str | None) -> dict[str, str]:
 def _statements(schema: str | None) -> dict[str, str]:
     objects = _objects(schema)
     return {
-        "newest": _NEWEST.format(
-            **objects, head_facts=", ".join(f"h.{name}" for name in HEAD_FACTS)
-        ),
+        "newest": _NEWEST.format(**objects, head_facts=HEAD, in_utc=IN_UTC),
         "lock to end": _LOCK.format(**objects, strength="UPDATE"),
         "lock to extend": _LOCK.format(**objects, strength="NO KEY UPDATE"),
         "try lock": _TRY_LOCK.format(**objects),
@@ -315,6 +308,7 @@ def _append(
         holds=objects["holds"], columns=_listed(_ENDED), values=_rows("h", _ENDED, ended)
     )
     return _APPEND.format(
+        in_utc=IN_UTC,
         heads=objects["heads"],
         events=objects["events"],
         sequence=objects["sequence"],

@@ -40,12 +40,7 @@ class PostgresBulk(EventStore):
         sql, tails = _statements(self.schema)["tails"], dict[UUID, Tail]()
         for some in _chunks(streams):
             for row in run(connection, sql, {"streams": list(some)}):
-                event, head = tuple(row[2:6]), row[6:]
-                tails[row[0]] = (
-                    row[1].astimezone(UTC),
-                    None if event[0] is None else event,
-                    None if head[0] is None else dict(zip(HEAD_FACTS, head, strict=True)),
-                )
+                tails[row[0]] = tail_of(row[1:])
         return tails
 
     def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:
@@ -112,6 +107,15 @@ class PostgresBulk(EventStore):
         return positions
 
 
+def tail_of(row: Sequence[Any]) -> Tail:
+    """The end of a stream in a row of clock, event and head. Its instants have no zone: they are in UTC."""
+    clock, event, head = row[0].replace(tzinfo=UTC), tuple(row[1:5]), row[5:]
+    facts = None if head[0] is None else dict(zip(HEAD_FACTS, head, strict=True))
+    if facts is not None and facts["expires_at"] is not None:
+        facts["expires_at"] = facts["expires_at"].replace(tzinfo=UTC)
+    return clock, None if event[0] is None else event, facts
+
+
 def _begins_head(append: Append) -> bool:
     """Whether there can be no head row yet. A foreign stream may have begun at version 0, and go on with version 1."""
     return append.expected < 0 or (append.expected == 0 and append.head["key"] is not None)
@@ -126,8 +130,14 @@ def _arrays(prefix: str, rows: Sequence[Row], columns: Sequence[str]) -> Row:
     return {f"{prefix}{name}": [row[name] for row in rows] for name in columns}
 
 
+# The driver reads instants with a zone in the ISO date style only, and the style is the session's own.
+IN_UTC = "AT TIME ZONE 'UTC'"
+HEAD = ", ".join(
+    f"h.{name} {IN_UTC}" if name == "expires_at" else f"h.{name}" for name in HEAD_FACTS
+)
+
 _TAILS = """
-SELECT wanted.lock_id, clock_timestamp(), e.version, e.topic, e.state, e.hash, {head_facts}
+SELECT wanted.lock_id, clock_timestamp() {in_utc}, e.version, e.topic, e.state, e.hash, {head_facts}
 FROM unnest(%(streams)s::uuid[]) AS wanted (lock_id)
 LEFT JOIN LATERAL (
     SELECT version, topic, state, hash FROM {events} AS newest
@@ -214,7 +224,8 @@ def _statements(schema: str | None) -> dict[str, str]:
         "audit": qualified(names.AUDIT_TRAIL, "postgresql", schema),
         "holds": qualified(names.HOLDS, "postgresql", schema),
         "sequence": qualified(names.POSITION_SEQUENCE, "postgresql", schema),
-        "head_facts": ", ".join(f"h.{name}" for name in HEAD_FACTS),
+        "head_facts": HEAD,
+        "in_utc": IN_UTC,
         "head_columns": _listed(columns),
         "head_arrays": _cast(heads, "", columns),
         "event_columns": _listed(_EVENT),

@@ -16,7 +16,9 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from lockledger.domain.keys import range_of_prefix, range_under
@@ -51,7 +53,7 @@ class Instant(TypeDecorator[datetime]):
     """A moment with microseconds: TIMESTAMPTZ on PostgreSQL, fixed-width UTC text on SQLite.
 
     Takes aware datetimes of any offset (a naive one is a `ValueError`) and always gives aware UTC ones back,
-    whatever the session's time zone.
+    whatever the session's time zone and date style.
     """
 
     impl = Text
@@ -70,7 +72,28 @@ class Instant(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        return _in_utc(value) if dialect.name == "postgresql" else instant_from_text(value)
+        if dialect.name != "postgresql":
+            return instant_from_text(value)
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else _in_utc(value)
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return type_coerce(_AsRead(column), self)
+
+
+class _AsRead(FunctionElement[Any]):
+    """An instant as it is selected: the driver reads instants with a zone in the ISO date style only."""
+
+    inherit_cache = True
+
+
+@compiles(_AsRead)
+def _as_it_is(element: _AsRead, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(_AsRead, "postgresql")
+def _in_utc_without_zone(element: _AsRead, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} AT TIME ZONE 'UTC')"
 
 
 def json_to_text(value: Any) -> str:
