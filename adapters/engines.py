@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import OperationalError
@@ -253,7 +253,9 @@ def _file_arguments(url: URL, busy_timeout: float) -> dict[str, Any]:
     if url.database in _MEMORY:
         target = ":memory:"
     elif database.startswith("file:"):
-        target = database
+        # As SQLAlchemy has it: what is not its own belongs to SQLite's URI, `mode=ro` say.
+        given = {name: value for name, value in url.query.items() if name != "uri"}
+        target = f"{database}?{urlencode(given, doseq=True)}" if given else database
     else:
         target = f"file:{quote(str(Path(database).absolute()))}?mode=rw"
     return {

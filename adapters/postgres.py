@@ -11,14 +11,16 @@ from functools import lru_cache
 from uuid import UUID
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.failures import sqlstate
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
 from lockledger.adapters.postgres_scopes import lock_scopes
 from lockledger.adapters.statements import run
-from lockledger.adapters.store import Append, Appended, Row, Tail
+from lockledger.adapters.store import Append, Appended, Newest, Row, Tail
 from lockledger.domain.errors import TamperedLedger
 from lockledger.projections import audit_trail, current_holders, holds
 
@@ -55,6 +57,17 @@ class PostgresEventStore(PostgresBulk):
     def begin(self, connection: Connection) -> None:
         # READ COMMITTED whatever the server's default: a loser must see what it lost to.
         run(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def newest(self, connection: Connection, key: str) -> Newest:
+        try:
+            return super().newest(connection, key)
+        except DataError as fault:
+            if sqlstate(fault) is not None:
+                raise
+            # Not the server but the driver, which cannot read it: an `infinity`, say.
+            raise TamperedLedger(
+                key, "its head row holds an instant that is in no calendar of ours"
+            ) from fault
 
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         head = {"lock_id": self.lock_id(key), "ledger": self.ledger}

@@ -28,6 +28,25 @@ class SQLiteEventStore(EventStore):
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
+    # By SQL: with `autocommit=True`, which sqlite3 has since Python 3.12, its own commit() and rollback() do nothing.
+    def _commit(self, connection: Connection) -> None:
+        try:
+            connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        connection.commit()
+
+    def _roll_back(self, connection: Connection) -> None:
+        if self._savepoint_stands(connection):
+            connection.exec_driver_sql("ROLLBACK")
+        connection.rollback()
+
+    def _savepoint_stands(self, connection: Connection) -> bool:
+        # Some errors, a full disk among them, make SQLite roll back the whole transaction by itself.
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.in_transaction)
+
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         """Nothing to do: the write transaction holds every row."""
 
@@ -130,9 +149,16 @@ class SQLiteEventStore(EventStore):
         if head[0] is None:
             return clock, None if event[0] is None else event, None
         facts: Row = dict(zip(HEAD_FACTS, head, strict=True))
-        if facts["expires_at"] is not None:
-            facts["expires_at"] = instant_from_text(facts["expires_at"])
+        facts["expires_at"] = _instant_or_else(facts["expires_at"])
         return clock, None if event[0] is None else event, facts
+
+
+def _instant_or_else(stored: Any) -> Any:
+    """The instant that is stored, or what somebody put in its place, which will differ from any instant."""
+    try:
+        return None if stored is None else instant_from_text(stored)
+    except (TypeError, ValueError):
+        return stored
 
 
 def _plain(row: Row) -> Row:

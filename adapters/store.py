@@ -102,7 +102,12 @@ class EventStore(ABC):
         version, topic, state, event_hash = event
         if topic not in EVENTS:
             raise TamperedLedger(key, f"its newest event, version {version}, is a foreign {topic}")
-        lock = evolve(decode(stream, version, topic, state))
+        try:
+            lock = evolve(decode(stream, version, topic, state))
+        except TamperedLedger as fault:
+            raise TamperedLedger(
+                key, f"its newest event, version {version}, is no readable {topic}"
+            ) from fault
         if lock.key != key:
             raise TamperedLedger(key, f"its stream holds events of {lock.key!r}")
         expected = current_holders.row(self.ledger, lock)
@@ -182,7 +187,7 @@ class EventStore(ABC):
         try:
             yield
         except BaseException:
-            if not connection.invalidated:
+            if self._savepoint_stands(connection):
                 run(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
                 run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
             raise
@@ -197,14 +202,24 @@ class EventStore(ABC):
             yield
         except BaseException:
             if not connection.invalidated:
-                connection.rollback()
+                self._roll_back(connection)
             raise
         with translated(key=key, commits=True):
-            connection.commit()
+            self._commit(connection)
+
+    def _savepoint_stands(self, connection: Connection) -> bool:
+        """Whether there is a savepoint left to roll back to after an error."""
+        return not connection.invalidated
+
+    def _commit(self, connection: Connection) -> None:
+        connection.commit()
+
+    def _roll_back(self, connection: Connection) -> None:
+        connection.rollback()
 
     @abstractmethod
     def begin(self, connection: Connection) -> None:
-        """Begins a write transaction on an AUTOCOMMIT connection; `connection.commit()` ends it."""
+        """Begins a write transaction on an AUTOCOMMIT connection; `transaction` ends it."""
 
     @abstractmethod
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:

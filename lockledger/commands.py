@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
 
@@ -229,7 +229,7 @@ class Commands:
         newest, decision = self._look(connection, command)
         if not decision.events:
             return Performed(decision.outcome)
-        moves_token = not all(isinstance(event, LockExtended) for event in decision.events)
+        moves_token = _moves_token(decision)
         until = newest.clock + decision.fresh_for
         try:
             with self._scope(connection, command.key, inside):
@@ -241,6 +241,10 @@ class Commands:
                     if performed is not None:
                         return performed
                 newest, decision = self._look(connection, command)
+                if _moves_token(decision) and not moves_token:
+                    # The hold ran out during the wait. Who guards it is waited for before the decision, not after it.
+                    self._store.lock_head(connection, command.key, moves_token=True)
+                    newest, decision = self._look(connection, command)
                 return self._append_surely(connection, newest, decision)
         except _TakenBack:
             if decision.events:
@@ -285,6 +289,11 @@ class Commands:
             if inside
             else self._store.transaction(connection, key=key)
         )
+
+
+def _moves_token(decision: Decision[Any]) -> bool:
+    """Whether a hold begins or ends, so that a guard must be waited for."""
+    return not all(isinstance(event, LockExtended) for event in decision.events)
 
 
 def _recorded(positions: Sequence[int], events: tuple[LockEvent, ...]) -> tuple[RecordedEvent, ...]:
