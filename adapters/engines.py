@@ -46,11 +46,20 @@ class Source:
         self.owned = isinstance(url_or_engine, str | URL)
         if isinstance(url_or_engine, str | URL):
             url = checked_url(url_or_engine, asynchronous=asynchronous)
-            self.engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
+            self._engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
         else:
-            self.engine = _host_engine(url_or_engine, asynchronous)
+            self._engine = _host_engine(url_or_engine, asynchronous)
         self._deaf: Engine | None = None
         self._process = os.getpid()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, with nothing in its pool that a process shares with the one it was forked from."""
+        if os.getpid() != self._process:
+            # Sockets shared with the parent would mix two conversations: leave them to the parent, open new ones.
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        return self._engine
 
     @property
     def dialect(self) -> str:
@@ -66,10 +75,6 @@ class Source:
         seconds = (
             self.busy_timeout if busy_timeout is None else min(self.busy_timeout, busy_timeout)
         )
-        if os.getpid() != self._process:
-            # Sockets shared with the parent would mix two conversations: leave them to the parent, open new ones.
-            self.engine.dispose(close=False)
-            self._process = os.getpid()
         with self._opened() as connection:
             if not self.owned:
                 with _lent(connection, seconds):
