@@ -344,20 +344,39 @@ def test_a_ledger_used_after_fork_opens_connections_of_its_own(
     assert [entry.action for entry in ledger.history("child", extensions=True)] == LIFE
 
 
+@pytest.mark.parametrize("act", [LockLedger.migrate, LockLedger.close], ids=["migrate", "close"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_leaves_its_parents_session_alone(
+    postgres_ledgers: Ledgers, act: Callable[[LockLedger], None]
+) -> None:
+    ledger = postgres_ledgers.open()
+    (session,) = sessions_of(ledger)
+    before = last_statement_of(postgres_ledgers, session)
+
+    assert in_a_child(lambda: act(ledger)) == 0
+
+    assert last_statement_of(postgres_ledgers, session) == before
+    assert sessions_of(ledger) == {session}
+
+
+def last_statement_of(ledgers: Ledgers, session: int) -> Any:
+    """What a session did last, and when; `None` when there is no such session any more."""
+    query = "SELECT query_start, query FROM pg_stat_activity WHERE pid = %s"
+    with ledgers.database.engine().connect() as connection:
+        return connection.exec_driver_sql(query, (session,)).first()
+
+
 def sessions_of(ledger: LockLedger) -> set[int]:
     """The server's process ids of the ledger's connections; empty on SQLite."""
     seen: set[int] = set()
 
-    class Looking(Policy[Connection]):
-        pass
-
     def look(connection: Connection, ids: object) -> dict[str, str]:
         if connection.dialect.name == "postgresql":
-            seen.add(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+            driver: Any = connection.connection.driver_connection
+            seen.add(driver.info.backend_pid)
         return {}
 
-    looking = LockLedger.over(ledger._source, names=look)
-    looking.display_names(["run:1"])
+    LockLedger.over(ledger._source, names=look).display_names(["run:1"])
     return seen
 
 
