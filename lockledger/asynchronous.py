@@ -31,7 +31,7 @@ from lockledger.holding import (
     first_pause,
 )
 from lockledger.ledger import LockLedger
-from lockledger.queries import checked_position
+from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import Feed, poll_seconds
 from lockledger.verbs import Verbs
 
@@ -316,7 +316,8 @@ class AsyncLockLedger(_EveryVerb):
         """As `events`, but goes on waiting for new ones: an async context manager that yields an async iterator."""
         if after != "now":
             after = checked_position(after)
-        return AsyncSubscription(self._ledger, after, key_prefix, poll_seconds(poll))
+        prefix = checked_text(key_prefix, "key_prefix")
+        return AsyncSubscription(self._ledger, after, prefix, poll_seconds(poll))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return await greenlet_spawn(call, self._ledger)

@@ -22,7 +22,7 @@ from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
 from lockledger.holding import Held, after_body, beating, checked_heartbeat, held
-from lockledger.queries import checked_position
+from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.verbs import Verbs
 from lockledger.waiting import Patience, checked_wait, wait_for
@@ -295,10 +295,9 @@ class LockLedger(Verbs):
         `after="now"` begins with what settles from now on. `poll`: seconds between two looks when nothing is new, more
         than 0. Each event comes once and in order, also while slow transactions commit and roll back around it.
         """
+        prefix, seconds = checked_text(key_prefix, "key_prefix"), poll_seconds(poll)
         start = self.settled_position() if after == "now" else checked_position(after)
-        return Subscription(
-            self.next_page, after=start, key_prefix=key_prefix, poll=poll_seconds(poll)
-        )
+        return Subscription(self.next_page, after=start, key_prefix=prefix, poll=seconds)
 
     def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""

@@ -52,9 +52,9 @@ class Queries:
             self._store.ledger,
             self._now(),
             holder=None if holder is None else check_holder(holder),
-            key_prefix=_text(key_prefix, "key_prefix"),
+            key_prefix=checked_text(key_prefix, "key_prefix"),
             under=None if under is None else check_key(under),
-            after=_text(after, "after"),
+            after=checked_text(after, "after"),
             limit=checked_limit(limit) + 1,
         )
         with translated():
@@ -116,7 +116,7 @@ def audit_filter(
         raise ValueError(f"action={shown(action)}: use one of {', '.join(_ACTIONS)}")
     return audit_trail.Filter(
         key=None if key is None else check_key(key),
-        key_prefix=_text(key_prefix, "key_prefix"),
+        key_prefix=checked_text(key_prefix, "key_prefix"),
         under=None if under is None else check_key(under),
         holder=None if holder is None else check_holder(holder),
         actor=None if actor is None else check_holder(actor, what="actor"),
@@ -158,7 +158,8 @@ def checked_instant(instant: datetime | None, name: str) -> datetime | None:
     return instant.astimezone(UTC)
 
 
-def _text(text: Any, name: str) -> str | None:
+def checked_text(text: Any, name: str) -> str | None:
+    """What keys are compared with, and need not be a key itself. Raises `TypeError` or `ValueError`."""
     if text is None:
         return None
     if not isinstance(text, str):
