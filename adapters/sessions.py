@@ -29,7 +29,7 @@ _LEGACY_CONTROL: Final = -1
 """`sqlite3.LEGACY_TRANSACTION_CONTROL` of Python 3.12."""
 
 
-def joined(host: Session | Connection, dialect: str) -> Connection:
+def joined(host: Session | scoped_session[Any] | Connection, dialect: str) -> Connection:
     """The connection of the caller's transaction. A session's pending objects are not flushed.
 
     Raises `TypeError` for anything but a session or connection, `ValueError` for one of another database or in

@@ -1,10 +1,10 @@
 """The verbs inside a caller's open transaction: locks and the host's own rows commit together or not at all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.sessions import begin_to_write, joined
 from lockledger.commands import Clearance, Command, Performed
@@ -31,7 +31,7 @@ class BoundLedger(Verbs):
     def __init__(
         self,
         workings: Workings,
-        host: Session | Connection,
+        host: Session | scoped_session[Any] | Connection,
         *,
         actor: str | None = None,
         metadata: Metadata = None,

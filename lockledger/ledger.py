@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.migration import migrate
@@ -197,7 +197,7 @@ class LockLedger(Verbs):
 
     def using(
         self,
-        session_or_connection: Session | Connection,
+        session_or_connection: Session | scoped_session[Any] | Connection,
         *,
         actor: str | None = None,
         metadata: Metadata = None,
