@@ -204,7 +204,7 @@ WHERE n.nspname = %s AND t.tgenabled = 'A' AND NOT t.tgisinternal
 
 _SEQUENCE = "SELECT cache_size, last_value FROM pg_catalog.pg_sequences WHERE schemaname = %s AND sequencename = %s"
 
-# A prepared transaction has no process; its locks name it by its transaction id, as -1/1234.
+# A prepared transaction has no process; it is found by the lock on its transaction id, which it holds beside the fence.
 _FENCES = """
 WITH fences AS (
     SELECT pid, virtualtransaction, (classid::bigint << 32 | objid::bigint) & ((1::bigint << 48) - 1) AS position
@@ -212,9 +212,10 @@ WITH fences AS (
     WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND mode = 'ShareLock'
       AND (classid::bigint >> 16) = %(namespace)s
       AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
-SELECT f.pid, f.position, p.gid,
-    clock_timestamp() - coalesce(a.xact_start, p.prepared) AS age
+SELECT f.pid, f.position, p.gid, clock_timestamp() - coalesce(a.xact_start, p.prepared) AS age
 FROM fences f LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = f.pid
-LEFT JOIN pg_catalog.pg_prepared_xacts p ON f.pid IS NULL AND p.transaction::text = split_part(f.virtualtransaction, '/', 2)
+LEFT JOIN pg_catalog.pg_locks own ON f.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
+    AND own.virtualtransaction = f.virtualtransaction AND own.mode = 'ExclusiveLock'
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = own.transactionid
 ORDER BY f.position
 """
