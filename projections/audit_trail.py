@@ -60,7 +60,6 @@ def declare(metadata: MetaData, schema: str | None) -> Table:
         CheckConstraint("rowid > 0", name=f"{NAME}_rowid").ddl_if(dialect="sqlite"),
         schema=schema,
     )
-    Index(f"{NAME}_by_token", table.c.lock_id, table.c.token, table.c.version)
     Index(f"{NAME}_by_position", table.c.ledger, table.c.position)
     Index(f"{NAME}_by_key", table.c.ledger, table.c.key, table.c.position)
     Index(f"{NAME}_by_holder", table.c.ledger, table.c.holder, table.c.position)
@@ -75,6 +74,17 @@ def declare(metadata: MetaData, schema: str | None) -> Table:
         table.c.position,
         postgresql_where=taken_over,
         sqlite_where=taken_over,
+    )
+    # Until when a hold was to last at some instant: what the first extension after it moved. Other events pay nothing.
+    extended = table.c.action == LockExtended.__name__
+    Index(
+        f"{NAME}_extensions",
+        table.c.lock_id,
+        table.c.token,
+        table.c.occurred_at,
+        table.c.version,
+        postgresql_where=extended,
+        sqlite_where=extended,
     )
     return table
 

@@ -47,9 +47,11 @@ def declare(metadata: MetaData, schema: str | None) -> Table:
         CheckConstraint("rowid > 0", name=f"{NAME}_rowid").ddl_if(dialect="sqlite"),
         schema=schema,
     )
-    Index(f"{NAME}_by_key", table.c.ledger, table.c.key, table.c.token)
-    Index(f"{NAME}_by_holder", table.c.ledger, table.c.holder, table.c.taken_at)
-    Index(f"{NAME}_by_end", table.c.ledger, table.c.ended_at)
+    # Within a lock the order of beginnings is that of tokens. The end lets an index tell who was live at an instant.
+    c = table.c
+    Index(f"{NAME}_by_key", c.ledger, c.key, c.taken_at, c.token, c.ended_at)
+    Index(f"{NAME}_by_holder", c.ledger, c.holder, c.key, c.taken_at, c.token, c.ended_at)
+    Index(f"{NAME}_by_end", c.ledger, c.ended_at)
     return table
 
 

@@ -122,7 +122,6 @@ INDEXES = (
         "current_holders_by_expiry",
         "current_holders (ledger, expires_at) WHERE holder IS NOT NULL AND expires_at IS NOT NULL",
     ),
-    ("audit_trail_by_token", "audit_trail (lock_id, token, version)"),
     ("audit_trail_by_position", "audit_trail (ledger, position)"),
     ("audit_trail_by_key", "audit_trail (ledger, key, position)"),
     ("audit_trail_by_holder", "audit_trail (ledger, holder, position)"),
@@ -132,8 +131,12 @@ INDEXES = (
     ),
     ("audit_trail_by_time", "audit_trail (ledger, occurred_at)"),
     ("audit_trail_by_actor", "audit_trail (ledger, actor, position)"),
-    ("holds_by_key", "holds (ledger, key, token)"),
-    ("holds_by_holder", "holds (ledger, holder, taken_at)"),
+    (
+        "audit_trail_extensions",
+        "audit_trail (lock_id, token, occurred_at, version) WHERE action = 'LockExtended'",
+    ),
+    ("holds_by_key", "holds (ledger, key, taken_at, token, ended_at)"),
+    ("holds_by_holder", "holds (ledger, holder, key, taken_at, token, ended_at)"),
     ("holds_by_end", "holds (ledger, ended_at)"),
 )
 
