@@ -12,7 +12,6 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
-from lockledger.adapters.migration import migrate
 from lockledger.bound import BoundLedger
 from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import Grant, RecordedEvent
@@ -146,6 +145,9 @@ class LockLedger(Verbs):
 
         Raises `SchemaMismatch` when the schema is newer than this library.
         """
+        # Alembic takes a tenth of a second to import, and nothing else needs it.
+        from lockledger.adapters.migration import migrate
+
         self._refuse_when_closed()
         self._source.create_missing_file()
         migrate(self._source.engine, schema=self._workings.schema)
