@@ -72,16 +72,17 @@ class CommandLog:
 
     def __init__(self, raw: BinaryIO, name: str) -> None:
         self.name = name
-        self._raw = raw
-        self._size = _size(raw)
-        peeked = cast(Any, raw).peek(len(_GZIP))[: len(_GZIP)]
-        self._lines = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if peeked == _GZIP else raw
-        self._read = 0
+        packed = cast(Any, raw).peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+        self._bytes = _bytes(raw, packed)
+        self._lines = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+        self._read = self._bytes_read = 0
 
     @property
     def fraction(self) -> float | None:
-        """How much of the file has been read, 0 to 1; `None` for a stream without an end in sight."""
-        return None if self._size is None else min(1.0, self._raw.tell() / max(1, self._size))
+        """How much of the log has been read, 0 to 1; `None` for one without an end in sight."""
+        if self._bytes is None or self._bytes_read > self._bytes:
+            return None
+        return self._bytes_read / max(1, self._bytes)
 
     def lines(self, first: int = 1) -> Iterator[Line]:
         """The commands from line `first` on. Blank lines are none.
@@ -133,6 +134,7 @@ class CommandLog:
         if len(raw) > MAX_LINE_BYTES:
             raise BadLine(number, f"has more than {MAX_LINE_BYTES} bytes; no command is that long")
         self._read += bool(raw)
+        self._bytes_read += len(raw)
         return raw
 
 
@@ -217,10 +219,18 @@ def _instant(number: int, text: str) -> datetime:
         ) from None
 
 
-def _size(raw: BinaryIO) -> int | None:
-    """The bytes of a regular file; a pipe has no size to measure progress by."""
+def _bytes(raw: BinaryIO, packed: bool) -> int | None:
+    """How many bytes of lines a file has; a pipe does not say, and gzip only up to 4 GiB and in one piece."""
     try:
         found = os.fstat(raw.fileno())
     except (OSError, ValueError):
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    if not packed:
+        return found.st_size
+    begin = raw.tell()
+    raw.seek(-min(4, found.st_size), os.SEEK_END)
+    size = int.from_bytes(raw.read(4), "little")
+    raw.seek(begin)
+    return size

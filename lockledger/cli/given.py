@@ -141,13 +141,20 @@ def load_names(text: str) -> "Callable[[Connection, Collection[str]], Mapping[st
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:
         raise BadInput(f"--names {text!a} cannot be loaded: {error}") from error
+    from sqlalchemy.exc import SQLAlchemyError
+
     if not callable(found):
         raise BadInput(f"--names {text!a} is no callable; it is called as names(connection, ids)")
 
     def names(connection: "Connection", ids: Collection[str]) -> Mapping[str, str]:
-        known = found(connection, ids)
+        try:
+            known = found(connection, ids)
+        except SQLAlchemyError:
+            raise
+        except Exception as error:
+            raise BadInput(f"--names {text!a} failed: {type(error).__name__}: {error}") from error
         if not isinstance(known, Mapping):
             raise BadInput(
                 f"--names {text!a} gave {type(known).__name__}; it must give a mapping of ids to names"
