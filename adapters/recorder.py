@@ -56,7 +56,8 @@ class SQLAlchemyRecorder(Recorder):
         return bound
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[Connection]:
+        """A connection for reading, where each statement is its own transaction; the caller's, in a bound recorder."""
         with persistence_errors(), self._transactions.connection() as connection:
             yield connection
 
@@ -88,9 +89,12 @@ class SQLAlchemyAggregateRecorder(SQLAlchemyRecorder, AggregateRecorder):
     ) -> list[int]:
         if connection is not None:
             return self.bound_to(connection)._record(stored_events, tracking=tracking)
-        with self._connection() as open_connection:
+        with persistence_errors():
             incoming = Incoming(self._transactions.store, stored_events)
-            return self._write(open_connection, incoming, tracking)
+            if not stored_events and tracking is None:
+                return []
+            with self._transactions.connection() as open_connection:
+                return self._write(open_connection, incoming, tracking)
 
     def _write(
         self, connection: Connection, incoming: Incoming, tracking: Tracking | None
@@ -98,13 +102,11 @@ class SQLAlchemyAggregateRecorder(SQLAlchemyRecorder, AggregateRecorder):
         store = self._transactions.store
         tails = store.tails(connection, incoming.streams)
         appends, events = incoming.appends(tails)
-        alone = tracking is None and len(appends) == 1 and len(events) <= FEW
-        if not events and tracking is None:
-            return []
-        with self._transactions.change(connection, alone=alone):
+        one_append = len(appends) == 1 and len(events) <= FEW
+        with self._transactions.change(connection, alone=one_append and tracking is None):
             if tracking is not None:
                 self._track(connection, tracking)
-            if len(appends) == 1 and len(events) <= FEW:
+            if one_append:
                 appended = store.append(connection, appends[0])
                 positions = None if appended is None else list(appended.positions)
             else:
@@ -141,7 +143,7 @@ class SQLAlchemyAggregateRecorder(SQLAlchemyRecorder, AggregateRecorder):
         if lte is not None:
             query = query.where(c.version <= lte)
         query = query.order_by(c.version.desc() if desc else c.version).limit(limit)
-        with self._connection() as connection:
+        with self.connection() as connection:
             rows = ask(connection, query).all()
         return [
             StoredEvent(stream, version, topic, state.encode()) for version, topic, state in rows
@@ -229,7 +231,7 @@ class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):
 
         Raises `IntegrityError` when this position, or a later one, has been recorded already.
         """
-        with self._connection() as connection, self._transactions.change(connection, alone=False):
+        with self.connection() as connection, self._transactions.change(connection, alone=False):
             self._track(connection, tracking)
             yield connection
 
@@ -244,7 +246,7 @@ class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):
         c = store.tables.consumer_positions.c
         consumer = self._name(application_name)
         query = select(c.position).where(c.ledger == store.ledger, c.consumer == consumer)
-        with self._connection() as connection:
+        with self.connection() as connection:
             found: int | None = ask(connection, query).scalar()
         return found
 

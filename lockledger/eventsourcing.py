@@ -13,6 +13,7 @@ from lockledger.adapters.recorder import (
     SQLAlchemyTrackingRecorder,
 )
 from lockledger.adapters.transactions import OwnTransactions
+from lockledger.domain.keys import lock_id
 
 __all__ = [
     "LockEventMapper",
@@ -22,4 +23,5 @@ __all__ = [
     "SQLAlchemyFactory",
     "SQLAlchemyProcessRecorder",
     "SQLAlchemyTrackingRecorder",
+    "lock_id",
 ]

@@ -223,7 +223,7 @@ class HoldCounts(SQLAlchemyTrackingRecorder):
                 raise ValueError("no such run")
 
     def counts(self) -> dict[str, int]:
-        with self._connection() as connection:
+        with self.connection() as connection:
             found = connection.execute(text("SELECT holder, sum(n) FROM counts GROUP BY holder"))
             return {holder: int(n) for holder, n in found}
 
