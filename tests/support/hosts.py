@@ -93,7 +93,8 @@ class Host:
         return running
 
     def close(self) -> None:
-        self._threads.shutdown()
+        # What still waits ends with its database.
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _waiting(self) -> int:
         """How many sessions of this database wait for a lock. SQLite cannot tell."""
