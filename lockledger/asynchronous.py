@@ -31,13 +31,14 @@ from lockledger.holding import (
     first_pause,
 )
 from lockledger.ledger import LockLedger
+from lockledger.past import PastVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import Feed, poll_seconds
 from lockledger.verbs import Verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V", bound=Verbs)
+V = TypeVar("V", bound=PastVerbs)
 
 
 class AsyncVerbs(ABC):
@@ -75,6 +76,9 @@ class _EveryVerb(AsyncVerbs):
     current_holders = awaited(Verbs.current_holders)
     history = awaited(Verbs.history)
     audit_trail = awaited(Verbs.audit_trail)
+    holds = awaited(Verbs.holds)
+    holder_at = awaited(Verbs.holder_at)
+    holders_at = awaited(Verbs.holders_at)
 
 
 class AsyncBoundLedger(_EveryVerb):

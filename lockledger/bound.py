@@ -40,6 +40,7 @@ class BoundLedger(Verbs):
         self._host = host
         self._door = workings.door(actor=actor, metadata=metadata)
         self._queries = workings.queries
+        self._past = workings.past
 
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command in the caller's transaction, and tells what was recorded for it."""

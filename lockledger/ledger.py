@@ -105,6 +105,7 @@ class LockLedger(Verbs):
             names=names,
         )
         self._queries = self._workings.queries
+        self._past = self._workings.past
         self._door = self._workings.door()
         self._closed = False
 

@@ -93,10 +93,14 @@ class Queries:
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:
-        """The clock by which a list is judged: inside the statement on PostgreSQL."""
-        if self._clock is None and self._store.dialect == "postgresql":
-            return func.clock_timestamp()
-        return checked_now(self._clock)
+        return now_of(self._store, self._clock)
+
+
+def now_of(store: EventStore, clock: Clock | None) -> datetime | ColumnElement[datetime]:
+    """The clock by which a list is judged: inside the statement on PostgreSQL."""
+    if clock is None and store.dialect == "postgresql":
+        return func.clock_timestamp()
+    return checked_now(clock)
 
 
 def audit_filter(
@@ -155,7 +159,12 @@ def checked_instant(instant: datetime | None, name: str) -> datetime | None:
         raise TypeError(f"{name} must be an aware datetime, not {shown(instant)}")
     if instant.utcoffset() is None:
         raise ValueError(f"{name}={instant.isoformat()} has no time zone; give it one, such as UTC")
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(
+            f"{name}={instant.isoformat()} is in no year from 1 to 9999 in UTC"
+        ) from None
 
 
 def checked_text(text: Any, name: str) -> str | None:

@@ -1,6 +1,6 @@
 """The verbs that a ledger has on its own and inside a caller's transaction."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -14,13 +14,14 @@ from lockledger.domain.keys import check_key
 from lockledger.domain.lock import IfMine
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Door, Metadata
+from lockledger.past import PastVerbs
 from lockledger.queries import Queries, audit_filter
 from lockledger.waiting import checked_wait
 
 T = TypeVar("T")
 
 
-class Verbs(ABC):
+class Verbs(PastVerbs):
     """Checks the arguments at the door, and leaves it to the kind of ledger on which connection the verb runs."""
 
     _door: Door

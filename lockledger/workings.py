@@ -17,6 +17,7 @@ from lockledger.domain.keys import check_ledger_name
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
 from lockledger.groups import Groups
+from lockledger.past import Past
 from lockledger.queries import Queries
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Workings:
         self.commands = Commands(self.store, clock, policy, scopes=scopes)
         self.groups = Groups(self.store, self.commands, policy, scopes=scopes)
         self.queries = Queries(self.store, clock)
+        self.past = Past(self.store, clock)
         self._clock = clock
         self._policy = policy
         self._names = names
