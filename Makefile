@@ -2,12 +2,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := requirements-dev.lock
+DEMO := .demo
 FOLDERS := adapters domain migrations projections
 # PYTHON=/some/python chooses the interpreter; otherwise the first of these that is 3.11 or newer.
 PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .DEFAULT_GOAL := ready
-.PHONY: ready view test lint check lock clean
+.PHONY: ready view demo test lint check lock clean
 
 ready: $(READY) view
 
@@ -33,6 +34,12 @@ view:
 	@for entry in lockledger/* $(FOLDERS); do \
 	  case $$entry in */__pycache__) ;; *) ln -s ../../$$entry .view/lockledger/ ;; esac; \
 	done
+
+# An office day of locks, played into a fresh SQLite file; DEMO=folder puts it elsewhere.
+demo: ready
+	@mkdir -p $(DEMO) && rm -f $(DEMO)/lockledger.db*
+	@run() { printf '\n$$ lockledger %s\n' "$$*"; LOCKLEDGER_DATABASE=sqlite:///$(DEMO)/lockledger.db $(BIN)/python -m lockledger "$$@"; }; \
+	run migrate && run apply docs/examples/office-day.jsonl && run holders && run audit --extensions && run timeline
 
 # WORKERS=0 runs the tests in one process; ARGS="-k name" chooses among them.
 test: ready
