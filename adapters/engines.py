@@ -19,6 +19,7 @@ from sqlalchemy.util import await_only
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
+from lockledger.adapters.statements import OWN
 from lockledger.domain.errors import SchemaMismatch
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
@@ -222,7 +223,10 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
 
 
 def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: bool) -> Engine:
-    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
+    options: dict[str, Any] = {
+        "isolation_level": "AUTOCOMMIT",
+        "execution_options": {OWN: True},
+    }
     if url.get_backend_name() == SQLITE:
         options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
         if url.database in _MEMORY:

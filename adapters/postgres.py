@@ -5,8 +5,9 @@ no reader back. Head before `nextval`: positions of a lock follow its versions. 
 of every position that may still come. The statement's parts wait for each other by reading from each other.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from uuid import UUID
 
@@ -55,6 +56,8 @@ class PostgresEventStore(PostgresBulk):
         self._sql = _statements(schema)
 
     def begin(self, connection: Connection) -> None:
+        if not connection.in_transaction():
+            connection.begin()  # so that its commit() and rollback() reach the driver
         # READ COMMITTED whatever the server's default: a loser must see what it lost to.
         run(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
 
@@ -79,6 +82,14 @@ class PostgresEventStore(PostgresBulk):
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         head = {"lock_id": self.lock_id(key)}
         return bool(run(connection, self._sql["try lock"], head).scalar())
+
+    def bound_waits(self, connection: Connection, longest: timedelta) -> None:
+        milliseconds = min(max(1, math.ceil(longest.total_seconds() * 1000)), _LONGEST_LOCK_TIMEOUT)
+        run(connection, _BOUND_WAITS, {"milliseconds": milliseconds})
+
+    def clock(self, connection: Connection) -> datetime:
+        now: datetime = run(connection, "SELECT clock_timestamp()").scalar_one()
+        return now.astimezone(UTC)
 
     def lock_scopes(
         self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
@@ -175,6 +186,14 @@ SELECT EXISTS (SELECT 1 FROM (SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s:
 _EMPTY_HEAD = """
 INSERT INTO {heads} (lock_id, ledger, version) VALUES (%(lock_id)s::uuid, %(ledger)s, 0)
 ON CONFLICT (lock_id) DO NOTHING
+"""
+
+_LONGEST_LOCK_TIMEOUT = 2**31 - 1
+
+# Zero means no timeout at all, for PostgreSQL too.
+_BOUND_WAITS = """
+SELECT set_config('lock_timeout', least(%(milliseconds)s::bigint, nullif(
+    extract(epoch FROM current_setting('lock_timeout')::interval) * 1000, 0)::bigint)::text, true)
 """
 
 _LAST_POSITION = "SELECT pg_sequence_last_value('{sequence}'::regclass)"

@@ -3,6 +3,9 @@
 Transaction-scoped advisory locks of the two-number kind, a space apart from the fences of appends: shared on each key
 above, exclusive on the own. So siblings, which share the keys above, never wait for each other; row locks on the keys
 above would make them wait for a parent's uncommitted row. Hashes collide rarely, and then somebody only waits.
+
+They are taken from the top down, siblings in their order, and not in the order of the hashes: a transaction that takes
+its keys in that order one by one, and so cannot deadlock over their rows, does not over these either.
 """
 
 from collections.abc import Iterable
@@ -11,11 +14,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from lockledger.domain.keys import above
+from lockledger.adapters.statements import run
+from lockledger.domain.keys import SEPARATOR, above
 
 _SPACE: Final = 0x5C0 << 16
 
-# One row after the other in the order given: ascending, so that no two calls wait for each other.
+# One row after the other in the order given.
 _LOCK = """
 SELECT current_setting('transaction_isolation'), count(CASE WHEN exclusive
     THEN pg_advisory_xact_lock(%(space)s, hash)::text ELSE pg_advisory_xact_lock_shared(%(space)s, hash)::text END)
@@ -36,18 +40,18 @@ def lock_scopes(
 
     Raises `ValueError` in a transaction that reads an old snapshot: it could not see a hold that began since.
     """
+    own = set(keys)
+    scopes = own.union(*map(above, own))
     wanted: dict[int, bool] = {}
-    for key in keys:
-        for ancestor in above(key):
-            wanted.setdefault(_hash(ancestor), False)
-        wanted[_hash(key)] = True
-    hashes = sorted(wanted)
+    for scope in sorted(scopes, key=lambda scope: scope.split(SEPARATOR)):
+        hashed = _hash(scope)
+        wanted[hashed] = wanted.get(hashed, False) or scope in own
     values = {
         "space": _SPACE | namespace,
-        "hashes": hashes,
-        "exclusive": [wanted[each] for each in hashes],
+        "hashes": list(wanted),
+        "exclusive": list(wanted.values()),
     }
-    isolation, got = connection.exec_driver_sql(_LOCK if waiting else _TRY_LOCK, values).one()
+    isolation, got = run(connection, _LOCK if waiting else _TRY_LOCK, values).one()
     if isolation != "read committed":
         raise ValueError(
             f"a ledger with scopes cannot take in a transaction at {isolation.upper()}, whose snapshot may miss a hold"

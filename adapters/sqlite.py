@@ -4,7 +4,7 @@ SQLite lets one writer at a time in, so commit order is position order and what 
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.statements import run
 from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row, Tail
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import instant_from_text, instant_to_text
@@ -26,12 +27,12 @@ class SQLiteEventStore(EventStore):
     excludes_writers = True
 
     def begin(self, connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        run(connection, "BEGIN IMMEDIATE")
 
     # By SQL: with `autocommit=True`, which sqlite3 has since Python 3.12, its own commit() and rollback() do nothing.
     def _commit(self, connection: Connection) -> None:
         try:
-            connection.exec_driver_sql("COMMIT")
+            run(connection, "COMMIT")
         except BaseException:
             self._roll_back(connection)
             raise
@@ -39,7 +40,7 @@ class SQLiteEventStore(EventStore):
 
     def _roll_back(self, connection: Connection) -> None:
         if self._savepoint_stands(connection):
-            connection.exec_driver_sql("ROLLBACK")
+            run(connection, "ROLLBACK")
         connection.rollback()
 
     def _savepoint_stands(self, connection: Connection) -> bool:
@@ -53,6 +54,12 @@ class SQLiteEventStore(EventStore):
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         """Nothing to do: the write transaction holds every row."""
         return True
+
+    def bound_waits(self, connection: Connection, longest: timedelta) -> None:
+        """Nothing to do: the write transaction waits for nobody any more."""
+
+    def clock(self, connection: Connection) -> datetime:
+        return datetime.now(UTC)
 
     def lock_scopes(
         self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
@@ -108,15 +115,15 @@ class SQLiteEventStore(EventStore):
 
     def _project(self, connection: Connection, append: Append, positions: Sequence[int]) -> None:
         for row, position in zip(append.audit, positions, strict=False):
-            connection.exec_driver_sql(_INSERT_AUDIT, _plain(row) | {"position": position})
+            run(connection, _INSERT_AUDIT, _plain(row) | {"position": position})
         for row in append.holds:
-            connection.exec_driver_sql(_INSERT_HOLD, _plain(row))
+            run(connection, _INSERT_HOLD, _plain(row))
 
     def _head_moved(self, connection: Connection, head: Row, expected: int) -> bool:
         """A missing head may begin at the first version only, never at version 6."""
-        if expected < 1 and connection.exec_driver_sql(_INSERT_HEAD, head).rowcount == 1:
+        if expected < 1 and run(connection, _INSERT_HEAD, head).rowcount == 1:
             return True
-        return connection.exec_driver_sql(_MOVE_HEAD, head | {"expected": expected}).rowcount == 1
+        return run(connection, _MOVE_HEAD, head | {"expected": expected}).rowcount == 1
 
     def _insert_event(self, connection: Connection, event: StoredEvent) -> int:
         values = (
@@ -127,23 +134,23 @@ class SQLiteEventStore(EventStore):
             event.state,
             event.hash,
         )
-        position = connection.exec_driver_sql(_INSERT_EVENT, values).lastrowid
+        position = run(connection, _INSERT_EVENT, values).lastrowid
         return int(position)
 
     def settled(self, connection: Connection, *, beyond: int = 0) -> int:
-        return int(connection.exec_driver_sql(_LAST_POSITION, (self.ledger,)).scalar() or beyond)
+        return int(run(connection, _LAST_POSITION, (self.ledger,)).scalar() or beyond)
 
     def stored(
         self, connection: Connection, *, after: int, upto: int, limit: int
     ) -> list[tuple[int, StoredEvent]]:
-        rows = connection.exec_driver_sql(_STORED, (self.ledger, after, upto, limit))
+        rows = run(connection, _STORED, (self.ledger, after, upto, limit))
         return [(row[0], StoredEvent(UUID(row[1]), *row[2:6])) for row in rows]
 
     def tails(self, connection: Connection, streams: Sequence[UUID]) -> dict[UUID, Tail]:
         return {stream: self._newest(connection, stream) for stream in streams}
 
     def _newest(self, connection: Connection, stream: UUID) -> Tail:
-        row = connection.exec_driver_sql(_NEWEST, (stream.hex, stream.hex)).one()
+        row = run(connection, _NEWEST, (stream.hex, stream.hex)).one()
         clock = datetime.now(UTC)
         event, head = tuple(row[:4]), row[4:]
         if head[0] is None:

@@ -1,6 +1,7 @@
 """Keys and holders: exact texts, compared code point by code point, the same on every database."""
 
 from enum import Enum
+from functools import lru_cache
 from unicodedata import category, is_normalized
 from uuid import UUID, uuid4, uuid5
 
@@ -99,6 +100,7 @@ def new_holder(prefix: str = "holder") -> str:
     return check_holder(f"{prefix}{SEPARATOR}{uuid4().hex}")
 
 
+@lru_cache(maxsize=4096)
 def lock_id(ledger: str, key: str) -> UUID:
     """The id of the lock: name-based, of ledger name and key, nested so that ("a", "b:c") and ("a:b", "c") differ."""
     return uuid5(uuid5(NAMESPACE, ledger), key)
