@@ -47,7 +47,7 @@ class CommandLine:
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Ran:
         if stdin is not None:
-            given = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin)))  # type: ignore[type-var]
+            given = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin)))
             self._patch.setattr(sys, "stdin", given)
         self._capture.readouterr()
         code = run(list(arguments))

@@ -244,7 +244,7 @@ def test_a_bad_line_stops_it_with_its_number_and_what_came_before_stays(
 
 
 def test_a_repaired_log_goes_on_exactly_where_it_stopped(cli: Any, log: Path) -> None:
-    broken = list(EVERYTHING)
+    broken: list[Any] = list(EVERYTHING)
     broken[6] = b'{"at": "2024-05-14T08:06'
     stopped = cli("apply", written(log, *broken))
     assert stopped.code == 2
