@@ -9,10 +9,11 @@ from sqlalchemy.exc import DBAPIError
 from lockledger.domain.errors import ConcurrencyConflict, OutcomeUnknown
 
 SERIALIZATION_FAILURE = "40001"
+LOCK_NOT_AVAILABLE = "55P03"
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
     "40P01": "the transaction was part of a deadlock",
-    "55P03": "a lock was not to be had within the lock timeout",
+    LOCK_NOT_AVAILABLE: "a lock was not to be had within the lock timeout",
 }
 
 
@@ -32,6 +33,13 @@ def is_busy(error: DBAPIError) -> bool:
     """Whether SQLite gave up on a lock that another connection holds."""
     code = sqlite_code(error)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether the connection went away under a call, which may have been carried out or not."""
+    return isinstance(error, OutcomeUnknown) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )
 
 
 @contextmanager

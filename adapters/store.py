@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -229,6 +229,14 @@ class EventStore(ABC):
     def try_lock_head(self, connection: Connection, key: str) -> bool:
         """Locks the lock's head row, if there is one, in the open transaction; `False` when another one has it."""
 
+    @abstractmethod
+    def bound_waits(self, connection: Connection, longest: timedelta) -> None:
+        """Lets no statement of the open transaction wait for a lock for longer than this, or than it would have anyway."""
+
+    @abstractmethod
+    def clock(self, connection: Connection) -> datetime:
+        """What time it is by the clock that holds are judged by."""
+
     def in_the_way(
         self, connection: Connection, key: str, holder: str, now: datetime
     ) -> Hold | None:
@@ -236,7 +244,7 @@ class EventStore(ABC):
         query = current_holders.live_around(
             self.tables.current_holders, self.ledger, key, holder, now
         )
-        found = connection.execute(query).mappings().first()
+        found = ask(connection, query).mappings().first()
         return None if found is None else current_holders.hold_of(found)
 
     @abstractmethod

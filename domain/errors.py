@@ -34,12 +34,8 @@ def _whose(hold: Hold) -> str:
     )
 
 
-def _restored(
-    kind: type["LockLedgerError"], args: tuple[Any, ...], facts: dict[str, Any]
-) -> "LockLedgerError":
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(facts)
-    return error
+def _blank(kind: type["LockLedgerError"], args: tuple[Any, ...]) -> "LockLedgerError":
+    return kind.__new__(kind, *args)
 
 
 class LockLedgerError(Exception):
@@ -52,7 +48,8 @@ class LockLedgerError(Exception):
     """All refusals of a call for many locks, in key order; the error raised is the first of them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
+        # Without the initialiser, which takes facts. These come last, as `refusals` may hold the error itself.
+        return _blank, (type(self), self.args), self.__dict__
 
     def noted(self, text: str) -> Self:
         """The same error with a note for the reader of a traceback."""
@@ -75,14 +72,19 @@ class LockedByOther(LockLedgerError):
 class WaitTimeout(LockedByOther):
     """The lock was not to be had within the time given. `current` is the hold last seen in the way.
 
-    `None` when none was: then transactions that had not ended yet stood in the way.
+    `None` when none was: then transactions that had not ended yet stood in the way, or the time was too short to ask.
     """
 
     code = "WAIT_TIMEOUT"
 
-    def __init__(self, key: str, current: Hold | None, *, waited: float) -> None:
-        self.key, self.current, self.waited, self.same_holder = key, current, waited, False
-        who = "locked by open transactions" if current is None else _whose(current)
+    def __init__(
+        self, key: str, current: Hold | None, *, waited: float, same_holder: bool = False
+    ) -> None:
+        self.key, self.current, self.waited, self.same_holder = key, current, waited, same_holder
+        who = "no hold was in the way, but open transactions, or the time was too short"
+        if current is not None:
+            which = "" if current.key == key else f"{shown(current.key)} is "
+            who = f"{which}{'already yours: ' if same_holder else ''}{_whose(current)}"
         LockLedgerError.__init__(
             self, f"{shown(key)} was not to be had within {waited:g} seconds: {who}"
         )

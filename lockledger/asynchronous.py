@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapp
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial, wraps
+from time import monotonic
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
 from lockledger.holding import (
+    LONGEST_FAREWELL,
     Heartbeat,
     Held,
     after_body,
@@ -262,7 +264,7 @@ class AsyncLockLedger(_EveryVerb):
         beats = checked_heartbeat(heartbeat, ttl)
         holder = new_holder() if holder is None else holder
         ledger = self._ledger
-        hold = await greenlet_spawn(
+        begin = partial(
             ledger.begin_hold,
             key,
             holder,
@@ -274,16 +276,19 @@ class AsyncLockLedger(_EveryVerb):
             actor=actor,
             metadata=metadata,
         )
+
+        def end(hold: Held) -> None:
+            ledger.end_hold(hold.grant, actor=actor, metadata=metadata)
+
+        hold = await _begun(begin, end)
         again = partial(ledger.extend, key, holder, ttl, actor=actor, metadata=metadata)
-        end = partial(ledger.end_hold, hold.grant, actor=actor, metadata=metadata)
         try:
             async with _beating(hold, partial(again, token=hold.grant.token), beats):
                 yield hold
         except BaseException as body:
-            # Shielded: a second cancellation must not leave the lock behind.
-            await asyncio.shield(greenlet_spawn(after_body, hold, end, body))
+            await _ended(partial(after_body, hold, partial(end, hold), body))
             raise
-        await asyncio.shield(greenlet_spawn(after_body, hold, end, None))
+        await _ended(partial(after_body, hold, partial(end, hold), None))
 
     def using(
         self,
@@ -327,6 +332,51 @@ class AsyncLockLedger(_EveryVerb):
         return await greenlet_spawn(call, self._ledger)
 
 
+async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held:
+    """Takes in a task of its own, which hears of a cancellation once, so that it can take back what it had begun."""
+    task = asyncio.ensure_future(greenlet_spawn(begin))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await _over(task)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            await _ended(partial(end, task.result()))  # it came too late to stop it
+        raise
+    return task.result()
+
+
+async def _ended(end: Callable[[], None]) -> None:
+    """Carries out the end of a hold in a task of its own: a cancellation must not leave the lock behind."""
+    task = asyncio.ensure_future(greenlet_spawn(end))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError as cancellation:
+        await _over(task)
+        if task.done() and not task.cancelled() and (failure := task.exception()) is not None:
+            cancellation.add_note(f"and at the end of the hold: {failure}")
+        raise
+    task.result()
+
+
+async def _over(task: asyncio.Task[Any]) -> None:
+    """Waits for a task however often it is cancelled itself meanwhile; at last, when nothing answers, gives it up."""
+    ends = monotonic() + LONGEST_FAREWELL
+    while not task.done() and (left := ends - monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task], timeout=left)
+    if not task.done():
+        task.cancel()
+        _GIVEN_UP.add(task)
+        task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _GIVEN_UP.discard(task)
+    if not task.cancelled():
+        task.exception()  # nobody is left to hear of it
+
+
 @asynccontextmanager
 async def _beating(
     held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
@@ -335,18 +385,26 @@ async def _beating(
     if heartbeat is None:
         yield
         return
+    over = asyncio.Event()
 
     async def beat_until_over(pause: float | None) -> None:
         while pause is not None:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), pause)
+            if over.is_set():
+                return
             pause = await greenlet_spawn(beat, held, extend, heartbeat)
 
     task = asyncio.create_task(beat_until_over(first_pause(held, heartbeat)))
     try:
         yield
     finally:
+        over.set()
+        await asyncio.wait([task], timeout=LONGEST_FAREWELL)
         task.cancel()
-        await asyncio.wait([task])
 
+
+_GIVEN_UP: set[asyncio.Task[Any]] = set()
+"""Tasks that nothing answered; the event loop alone would let them be collected."""
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

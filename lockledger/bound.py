@@ -59,7 +59,7 @@ class BoundLedger(Verbs):
         assertion = self._door.guard(key, holder, token=token)
         return self._workings.commands.guard(self._writing(), assertion)
 
-    def _wait(self, command: Command[T], seconds: float) -> Performed[T]:
+    def _wait(self, command: Command[Grant], seconds: float) -> Performed[Grant]:
         raise ValueError(
             f"wait={seconds:g} inside a transaction would keep it open all the while: wait outside with ledger.take(…),"
             " or take without wait here"

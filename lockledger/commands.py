@@ -15,12 +15,25 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection
 
 from lockledger.adapters.clock import checked_now
-from lockledger.adapters.failures import SERIALIZATION_FAILURE, sqlstate, translated
+from lockledger.adapters.failures import (
+    LOCK_NOT_AVAILABLE,
+    SERIALIZATION_FAILURE,
+    sqlstate,
+    translated,
+)
 from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended
 from lockledger.domain.holds import Hold, RecordedEvent
-from lockledger.domain.lock import Call, Decision, EndedHolds, InTheWay, Lock, nothing_in_the_way
+from lockledger.domain.lock import (
+    FRESH,
+    Call,
+    Decision,
+    EndedHolds,
+    InTheWay,
+    Lock,
+    nothing_in_the_way,
+)
 from lockledger.domain.policy import Clock, Policy, TakeRequest
 
 T = TypeVar("T")
@@ -126,31 +139,40 @@ class Commands:
                 newest, decision = self._look(connection, command)
                 return self._append_surely(connection, newest, decision)
         except _TakenBack:
-            return Performed(decision.outcome)
+            return _unchanged(command, decision)
 
     def attempt(
         self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
     ) -> Performed[T] | None:
         """One try of a call that waits, in a transaction of its own; `None` when another transaction is in the way.
 
-        It blocks behind none, and records nothing once `left` has become nothing.
+        It records nothing once `left` has become nothing. It blocks behind no other transaction, but for the first take
+        of a lock behind another first take, which leaves nothing to be seen before it commits, and for what the policy
+        does; and then for no longer than what is left.
         """
         with translated(key=command.key):
-            if self._policy is None:
-                _, decision = self._look(connection, command)
+            may_block = self._policy is not None
+            if not may_block:
+                newest, decision = self._look(connection, command)
                 if not decision.events:
                     return Performed(decision.outcome)
+                may_block = newest.lock.version == 0
             try:
-                with self._store.transaction(connection, key=command.key):
+                with (
+                    translated(key=command.key),
+                    self._store.transaction(connection, key=command.key),
+                ):
+                    if may_block:
+                        self._store.bound_waits(connection, left())
                     return self._attempt_locked(connection, command, left)
             except _TakenBack:
-                return None
-            except ConcurrencyConflict:
-                if (
-                    self._store.excludes_writers
-                ):  # the file stayed locked for as long as there was time
-                    return None
-                raise
+                pass
+            except ConcurrencyConflict as conflict:
+                gave_up = sqlstate(conflict.__cause__) == LOCK_NOT_AVAILABLE
+                if not gave_up and not self._store.excludes_writers:
+                    raise
+            self._expect_no_holder(connection, command)
+            return None
 
     def _attempt_locked(
         self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
@@ -162,10 +184,20 @@ class Commands:
         if not self._store.try_lock_head(connection, command.key):
             raise _TakenBack
         newest, decision = self._look(connection, command)
+        if decision.events and newest.lock.version == 0:
+            self._store.lock_head(connection, command.key, moves_token=True)
+            newest, decision = self._look(connection, command)
         if not decision.events:
             return Performed(decision.outcome)
-        until = newest.clock + min(decision.fresh_for, left())
-        return self._append_surely(connection, newest, decision, until)
+        # Nobody else can move the lock now, so a decision stays fresh as long as what it is about, or the wait, lasts.
+        fresh_for = left() if decision.fresh_for == FRESH else min(left(), decision.fresh_for)
+        until = newest.clock + fresh_for
+        return self._append_surely(connection, newest, decision, until, locked=True)
+
+    def _expect_no_holder(self, connection: Connection, command: Command[T]) -> None:
+        """Raises `LockedByOther` when what is committed stands in the way; the policy is not asked."""
+        newest = self._store.newest(connection, command.key)
+        command.decide(newest.lock, self._now(newest), self._look_around(connection, command))
 
     def guard(self, connection: Connection, assertion: Command[Hold]) -> Hold:
         """Asserts under a lock on the head row that lets extensions pass; a refusal keeps no row locked."""
@@ -184,17 +216,21 @@ class Commands:
 
     def decide(self, connection: Connection, command: Command[T], newest: Newest) -> Decision[T]:
         """What a command comes to on a lock as it was read, after the policy was asked."""
-        now = newest.lock.now(newest.clock if self._clock is None else checked_now(self._clock))
+        now = self._now(newest)
         if self._policy is not None and command.request is not None:
             self._policy.check_take(connection, command.request(newest.lock.live_hold(now)))
+        return command.decide(newest.lock, now, self._look_around(connection, command))
 
-        look = Look(
+    def _now(self, newest: Newest) -> datetime:
+        return newest.lock.now(newest.clock if self._clock is None else checked_now(self._clock))
+
+    def _look_around(self, connection: Connection, command: Command[T]) -> Look:
+        return Look(
             partial(self._store.ended_hold, connection, command.key),
             partial(self._store.in_the_way, connection, command.key)
             if self._scopes
             else nothing_in_the_way,
         )
-        return command.decide(newest.lock, now, look)
 
     def _append_fresh(
         self,
@@ -247,11 +283,7 @@ class Commands:
                     newest, decision = self._look(connection, command)
                 return self._append_surely(connection, newest, decision)
         except _TakenBack:
-            if decision.events:
-                raise TamperedLedger(
-                    command.key, "its head row refused the next version although it was locked"
-                ) from None
-            return Performed(decision.outcome)
+            return _unchanged(command, decision)
 
     def _append_surely(
         self,
@@ -259,17 +291,28 @@ class Commands:
         newest: Newest,
         decision: Decision[T],
         until: datetime | None = None,
+        *,
+        locked: bool = False,
     ) -> Performed[T]:
-        performed = self._append(connection, newest, decision, until) if decision.events else None
+        if not decision.events:
+            raise _TakenBack
+        performed = self._append(connection, newest, decision, until, locked=locked)
         if performed is None:
             raise _TakenBack
         return performed
 
     def _append(
-        self, connection: Connection, newest: Newest, decision: Decision[T], until: datetime | None
+        self,
+        connection: Connection,
+        newest: Newest,
+        decision: Decision[T],
+        until: datetime | None,
+        *,
+        locked: bool = False,
     ) -> Performed[T] | None:
         recording = self._store.recording(newest, decision.events)
-        appended = self._store.append(connection, recording, until=until, locked=until is None)
+        locked = locked or until is None
+        appended = self._store.append(connection, recording, until=until, locked=locked)
         if appended is None:
             return None
         # Only a first event may have been written past the bound, and only it can be taken back wherever we are.
@@ -294,6 +337,15 @@ class Commands:
 def _moves_token(decision: Decision[Any]) -> bool:
     """Whether a hold begins or ends, so that a guard must be waited for."""
     return not all(isinstance(event, LockExtended) for event in decision.events)
+
+
+def _unchanged(command: Command[T], decision: Decision[T]) -> Performed[T]:
+    """The answer when nothing was recorded under the lock's row, which is right only if there was nothing to record."""
+    if decision.events:
+        raise TamperedLedger(
+            command.key, "its head row refused the next version although it was locked"
+        )
+    return Performed(decision.outcome)
 
 
 def _recorded(positions: Sequence[int], events: tuple[LockEvent, ...]) -> tuple[RecordedEvent, ...]:

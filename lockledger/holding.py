@@ -5,21 +5,27 @@ hold cannot have run out earlier than that plus what the ledger granted. A tenth
 without an answer, the hold is suspect, and `check()` says so at once, without asking anybody.
 """
 
+import atexit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from threading import Event, Thread
 from time import monotonic
+from typing import Final
+from weakref import WeakSet
 
 from lockledger.domain.errors import HoldSuspect, NotHolding
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.ttl import Ttl, check_ttl
 
-_LONGEST_MARGIN = 1.0
-_LONGEST_FAREWELL = 5.0
+LONGEST_FAREWELL: Final = 5.0
 """Seconds to wait for a beat in flight; one that comes after the release finds the hold lost, and does nothing."""
+_LONGEST_MARGIN = 1.0
+_OVER: WeakSet[Event] = WeakSet()
+"""What ends the heartbeats of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ class Held:
         Asks nobody, so it costs nothing. It cannot see a loss that no heartbeat has met yet: `guard` can.
         """
         if self._loss is not None:
-            raise self._loss
+            raise copy(self._loss)  # notes and traceback belong to one exception each
         if self._left() <= 0:
             raise HoldSuspect(
                 self.grant.key,
@@ -103,20 +109,15 @@ class Held:
 
     def _confirm(self, asked_at: float, lasts: float | None) -> None:
         self._asked_at = asked_at
-        self._suspect_at = (
-            None if lasts is None else asked_at + lasts - min(lasts / 10, _LONGEST_MARGIN)
-        )
+        self._suspect_at = None if lasts is None else asked_at + lasts - margin(lasts)
 
     def _left(self) -> float:
         return float("inf") if self._suspect_at is None else self._suspect_at - monotonic()
 
 
-def held(grant: Grant, asked_at: float, now: datetime) -> Held:
-    """What a grant lets its holder believe; a hold found in place is measured by the clock of this machine."""
-    if grant.expires_at is None:
-        return Held(grant, asked_at, None)
-    since = grant.taken_at if grant.created else now
-    return Held(grant, asked_at, (grant.expires_at - since).total_seconds())
+def margin(lasts: float) -> float:
+    """How many seconds before a hold may have run out it becomes suspect."""
+    return min(lasts / 10, _LONGEST_MARGIN)
 
 
 def beat(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat) -> float | None:
@@ -143,6 +144,7 @@ def beating(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
         yield
         return
     over = Event()
+    _OVER.add(over)
 
     def beat_until_over(pause: float | None) -> None:
         while pause is not None and not over.wait(pause):
@@ -160,7 +162,14 @@ def beating(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
         yield
     finally:
         over.set()
-        thread.join(_LONGEST_FAREWELL)
+        thread.join(LONGEST_FAREWELL)
+
+
+@atexit.register
+def _end_all() -> None:
+    """Before the interpreter takes itself apart, which no thread of it should see."""
+    for over in list(_OVER):
+        over.set()
 
 
 def first_pause(held: Held, heartbeat: Heartbeat) -> float:
@@ -174,7 +183,7 @@ def after_body(held: Held, release: Callable[[], object], body: BaseException | 
         release()
     except Exception as failure:
         if not isinstance(failure, NotHolding):
-            failure.add_note(_may_remain(held.grant))
+            failure.add_note(may_remain(held.grant))
         if body is None:
             raise
         body.add_note(f"and at the end of the hold: {failure}")
@@ -182,7 +191,8 @@ def after_body(held: Held, release: Callable[[], object], body: BaseException | 
             body.add_note(note)
 
 
-def _may_remain(hold: Grant | Hold) -> str:
+def may_remain(hold: Grant | Hold) -> str:
+    """What to tell whoever could not release it."""
     until = (
         "until somebody ends it"
         if hold.expires_at is None

@@ -9,22 +9,32 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
+from lockledger.adapters.failures import is_lost_connection
 from lockledger.bound import BoundLedger
 from lockledger.commands import Clearance, Command, Performed
+from lockledger.domain.errors import OutcomeUnknown
 from lockledger.domain.holds import Grant, RecordedEvent
 from lockledger.domain.keys import new_holder
 from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
-from lockledger.holding import Held, after_body, beating, checked_heartbeat, held
+from lockledger.holding import (
+    Held,
+    after_body,
+    beating,
+    checked_heartbeat,
+    margin,
+    may_remain,
+)
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.verbs import Verbs
-from lockledger.waiting import Patience, checked_wait, wait_for
+from lockledger.waiting import Patience, Wish, checked_wait, wait_for
 from lockledger.workings import Workings
 
 T = TypeVar("T")
@@ -158,8 +168,24 @@ class LockLedger(Verbs):
         with self._connection() as connection:
             return self._workings.perform_alone(connection, command)
 
-    def _wait(self, command: Command[T], seconds: float) -> Performed[T]:
-        return self._wait_for(command, Patience(seconds))
+    def _wait(self, command: Command[Grant], seconds: float) -> Performed[Grant]:
+        wish = Wish(command)
+        try:
+            return self._wait_for(wish.command, Patience(seconds))
+        except BaseException as failure:
+            if not isinstance(failure, Exception):
+                self._take_back(wish, failure)
+            raise
+
+    def _take_back(self, wish: Wish, failure: BaseException) -> None:
+        """Ends the hold that a call may have begun which was broken off by this failure."""
+        command = wish.taken_back(self._door)
+        if command is None or wish.proposed is None:
+            return
+        try:
+            self.perform(command)
+        except Exception as another:  # noqa: BLE001 - what broke the call off is the news
+            failure.add_note(f"{may_remain(wish.proposed)}: {another}")
 
     def _wait_for(self, command: Command[T], patience: Patience) -> Performed[T]:
         return wait_for(command, self._attempt, patience, self._source.sleep, self._workings.now)
@@ -264,19 +290,53 @@ class LockLedger(Verbs):
     def begin_hold(
         self, key: str, holder: str, *, wait: float | timedelta | None, **wish: Any
     ) -> Held:
-        """Takes for a `with` block, and measures from before the question that was granted."""
-        command = self._door.take(key, holder, **wish, verb="hold")
+        """Takes for a `with` block, and measures from before the question that was granted.
+
+        When it is broken off, or nobody knows whether the lock was granted, what it may have begun is ended.
+        """
+        wished = Wish(self._door.take(key, holder, **wish, verb="hold"))
         patience = Patience(0.0 if wait is None else checked_wait(wait))
-        performed = self.perform(command) if wait is None else self._wait_for(command, patience)
-        return held(performed.outcome, patience.asked_at, self._workings.now())
+        granted = False
+        try:
+            performed = (
+                self.perform(wished.command)
+                if wait is None
+                else self._wait_for(wished.command, patience)
+            )
+            granted = True
+            return self._held(performed.outcome, patience.asked_at)
+        except BaseException as failure:
+            if granted or isinstance(failure, OutcomeUnknown) or not isinstance(failure, Exception):
+                self._take_back(wished, failure)
+            raise
+
+    def _held(self, grant: Grant, asked_at: float) -> Held:
+        if grant.expires_at is None:
+            return Held(grant, asked_at, None)
+        lasts = (grant.expires_at - grant.taken_at).total_seconds()
+        if not grant.created or monotonic() - asked_at > margin(lasts):
+            # Found in place, or long in coming: what is left of it, the ledger's clock tells.
+            asked_at = monotonic()
+            lasts = (grant.expires_at - self._ask(self._workings.clock)).total_seconds()
+        return Held(grant, asked_at, lasts)
 
     def end_hold(self, grant: Grant, *, actor: str | None, metadata: Metadata) -> None:
-        """Releases the hold that a grant began, or looks whether the one it found is still there: `HoldLost` if not."""
+        """Releases the hold that a grant began, or looks whether the one it found is still there: `HoldLost` if not.
+
+        Asks once more, on another connection, when the connection is lost: with a token, repeating is safe.
+        """
         key, holder, token = grant.key, grant.holder, grant.token
-        if grant.created:
-            self.release(key, holder, token=token, actor=actor, metadata=metadata)
-        else:
-            self.perform(self._door.guard(key, holder, token=token))
+        end: Command[Any] = (
+            self._door.release(key, holder, token=token, actor=actor, metadata=metadata)
+            if grant.created
+            else self._door.guard(key, holder, token=token)
+        )
+        try:
+            self.perform(end)
+        except (DBAPIError, OutcomeUnknown) as failure:
+            if not is_lost_connection(failure):
+                raise
+            self.perform(end)
 
     def events(self, after: int = 0) -> Iterator[RecordedEvent]:
         """The events after a position, in position order, up to what is settled; none is skipped.

@@ -32,8 +32,8 @@ class Verbs(PastVerbs):
         """Carries out a checked command, and tells what was recorded for it."""
 
     @abstractmethod
-    def _wait(self, command: Command[T], seconds: float) -> Performed[T]:
-        """Carries out a command again and again until it is not refused, or the time is up."""
+    def _wait(self, command: Command[Grant], seconds: float) -> Performed[Grant]:
+        """Carries out a take again and again until it is not refused, or the time is up."""
 
     @abstractmethod
     def _ask(self, question: Callable[[Connection], T]) -> T:

@@ -1,19 +1,23 @@
 """`take(wait=…)`: asking again until the lock is to be had, or the time is up.
 
-No connection is held between two tries, and a try never blocks behind another transaction's lock. Pauses grow and are
-drawn at random, so that many waiters neither ask in step nor without bound; the longest is a second. A try that starts
-in time but would be recorded late records nothing: the deadline goes into the append itself.
+No connection is held between two tries, and a try does not block behind another transaction. Pauses grow and are drawn
+at random, so that many waiters neither ask in step nor without bound: one waiter asks at most seven times in its first
+second, later twice a second at most and four times in three seconds on average. A try that starts in time but would be
+recorded late records nothing: the deadline goes into the append itself.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import uniform
 from time import monotonic
 from typing import TypeVar
 
-from lockledger.commands import Command, Performed
-from lockledger.domain.errors import InvalidTtl, LockedByOther, WaitTimeout
-from lockledger.domain.holds import Hold
+from lockledger.commands import Command, Look, Performed
+from lockledger.domain.errors import InvalidTtl, LockedByOther, WaitTimeout, shown
+from lockledger.domain.holds import Grant, Hold
+from lockledger.domain.lock import Decision, Lock
+from lockledger.door import Door
 
 T = TypeVar("T")
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
@@ -47,12 +51,72 @@ class Patience:
         return timedelta(seconds=max(0.0, self._ends - monotonic()))
 
 
+class Wish:
+    """A take that may have been carried out although its caller never gets the grant: cancelled, interrupted or cut off."""
+
+    def __init__(self, command: Command[Grant]) -> None:
+        self.command = replace(command, decide=self._decide)
+        self._wished = command
+        self.proposed: Grant | None = None
+        """The new hold that was decided on last, whether or not it came to be."""
+
+    def _decide(self, lock: Lock, now: datetime, look: Look) -> Decision[Grant]:
+        self.proposed = None
+        decision = self._wished.decide(lock, now, look)
+        if decision.outcome.created:
+            self.proposed = decision.outcome
+        return decision
+
+    def taken_back(self, door: Door) -> Command[bool] | None:
+        """A release of the very hold that was proposed, should it have come to be; `None` when none was."""
+        proposed, request = self.proposed, self._wished.request
+        if proposed is None or request is None:
+            return None
+        asked = request(None)
+        release = door.release(
+            asked.key,
+            asked.holder,
+            token=proposed.token,
+            reason="the call was broken off while it was being granted",
+            actor=asked.actor,
+            metadata=asked.metadata,
+        )
+
+        def decide(lock: Lock, now: datetime, look: Look) -> Decision[bool]:
+            live = lock.live_hold(now)
+            # The same holder may have got this token by another call, but hardly in the same microsecond.
+            if live is None or (live.token, live.taken_at) != (proposed.token, proposed.taken_at):
+                return Decision(False)
+            return release.decide(lock, now, look)
+
+        return replace(release, decide=decide)
+
+
 def pauses() -> Iterator[float]:
     """Seconds between tries: half to all of a length that doubles up to a second."""
     longest = SHORTEST_PAUSE
     while True:
         yield uniform(longest / 2, longest)
         longest = min(longest * 2, LONGEST_PAUSE)
+
+
+def within_its_instant(command: Command[T]) -> Command[T]:
+    """The same wish, given up with `InvalidTtl` once the instant up to which the lock was wanted has passed."""
+    until = command.until
+    if until is None:
+        return command
+
+    def decide(lock: Lock, now: datetime, look: Look) -> Decision[T]:
+        try:
+            return command.decide(lock, now, look)
+        except LockedByOther as refused:
+            if now < until:
+                raise
+            raise InvalidTtl(
+                f"the instant {until.isoformat()} has passed while waiting for {shown(command.key)}"
+            ) from refused
+
+    return replace(command, decide=decide)
 
 
 def wait_for(
@@ -64,30 +128,31 @@ def wait_for(
 ) -> Performed[T]:
     """Tries until it succeeds. `attempt` gives `None` when another transaction has the lock in hand.
 
-    Raises `WaitTimeout` with the hold last seen, `InvalidTtl` when the instant up to which the lock was wanted has
-    passed, and whatever an attempt raises but `LockedByOther`.
+    `clock` only says when it is worth while to ask. Raises `WaitTimeout` with the hold last seen, `InvalidTtl` when the
+    instant up to which the lock was wanted has passed, and whatever an attempt raises but `LockedByOther`.
     """
-    seen: Hold | None = None
+    command = within_its_instant(command)
     spacing = pauses()
     while True:
+        current: Hold | None = None
+        same_holder = False
         try:
             performed = attempt(command, patience)
         except LockedByOther as refused:
-            performed, seen = None, refused.current
+            performed, current, same_holder = None, refused.current, refused.same_holder
         if performed is not None:
             return performed
-        now = clock()
-        if command.until is not None and command.until <= now:
-            raise InvalidTtl(
-                f"the instant {command.until.isoformat()} has passed while waiting for {command.key!r}"
-            )
         left = patience.left.total_seconds()
         if left <= 0:
-            raise WaitTimeout(command.key, seen, waited=patience.seconds)
-        sleep(min(next(spacing), left, *_until_free(seen, now)))
+            raise WaitTimeout(
+                command.key, current, waited=patience.seconds, same_holder=same_holder
+            )
+        ends = None if current is None else current.expires_at
+        sleep(min(next(spacing), left, *_until((command.until, ends), clock())))
 
 
-def _until_free(seen: Hold | None, now: datetime) -> Iterator[float]:
-    """Seconds until the hold runs out by a clock that only says when it is worth while to ask."""
-    if seen is not None and seen.expires_at is not None and seen.expires_at > now:
-        yield (seen.expires_at - now).total_seconds() + 0.001
+def _until(instants: Iterable[datetime | None], now: datetime) -> Iterator[float]:
+    """Seconds until shortly after these instants, if they are still to come. Not for all waiters in the same moment."""
+    for instant in instants:
+        if instant is not None and instant > now:
+            yield (instant - now).total_seconds() + uniform(0.001, 0.05)

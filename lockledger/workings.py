@@ -60,6 +60,10 @@ class Workings:
         """What the host's clock says, or this machine's: only a hint where the database's clock decides."""
         return checked_now(self._clock)
 
+    def clock(self, connection: Connection) -> datetime:
+        """What time it is by the clock that holds are judged by."""
+        return self.store.clock(connection) if self._clock is None else checked_now(self._clock)
+
     def check(self, connection: Connection) -> None:
         """Raises `SchemaMismatch` unless the database has this release's schema; asked once per pool."""
         pool = connection.engine.pool

@@ -79,7 +79,26 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
     (
         WaitTimeout("round:5", None, waited=60),
         {"key": "round:5", "current": None, "waited": 60},
-        "'round:5' was not to be had within 60 seconds: locked by open transactions",
+        (
+            "'round:5' was not to be had within 60 seconds: no hold was in the way, but open transactions,"
+            " or the time was too short"
+        ),
+    ),
+    (
+        WaitTimeout("round:5", ABOVE, waited=2.5),
+        {"key": "round:5", "current": ABOVE, "waited": 2.5, "same_holder": False},
+        (
+            "'round:5' was not to be had within 2.5 seconds: 'round' is held by 'run:42'"
+            " since 2026-03-02T09:00:00+00:00 without expiry, token 7"
+        ),
+    ),
+    (
+        WaitTimeout("round:5", FOREVER, waited=2.5, same_holder=True),
+        {"key": "round:5", "current": FOREVER, "waited": 2.5, "same_holder": True},
+        (
+            "'round:5' was not to be had within 2.5 seconds: already yours: held by 'user:я'"
+            " since 2026-03-02T09:00:00+00:00 without expiry, token 8"
+        ),
     ),
     (
         HoldSuspect("round:5", holder="run:41", token=3, silent_for=9.04),
@@ -296,6 +315,19 @@ def test_an_error_makes_its_sentence_from_its_facts(
 ) -> None:
     assert str(error) == sentence
     assert {name: getattr(error, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize("journey", [pickled, shallow, deep])
+def test_the_first_of_several_refusals_keeps_all_of_them(
+    journey: Callable[[LockLedgerError], LockLedgerError],
+) -> None:
+    first, second = LockedByOther("round:5", LIVE), NotLockable("closed", key="round:6")
+    first.refusals = (first, second)
+
+    again = journey(first)
+
+    assert [str(each) for each in again.refusals] == [str(first), str(second)]
+    assert type(again.refusals[1]) is NotLockable
 
 
 @each_said
