@@ -27,6 +27,8 @@ class SQLiteEventStore(EventStore):
     excludes_writers = True
 
     def begin(self, connection: Connection) -> None:
+        if not connection.in_transaction():
+            connection.begin()  # so that a policy finds the connection in the transaction that it is in
         run(connection, "BEGIN IMMEDIATE")
 
     # By SQL: with `autocommit=True`, which sqlite3 has since Python 3.12, its own commit() and rollback() do nothing.
