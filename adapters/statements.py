@@ -136,6 +136,8 @@ def _as_sqlalchemy_tells_it(
     )
 
 
-def ask(connection: Connection, statement: Executable) -> "CursorResult[*tuple[Any, ...]]":
-    """Runs a statement made of SQLAlchemy's expressions."""
-    return connection.execute(statement, execution_options=_OURS)
+def ask(
+    connection: Connection, statement: Executable, values: Mapping[str, Any] | None = None
+) -> "CursorResult[*tuple[Any, ...]]":
+    """Runs a statement made of SQLAlchemy's expressions, with the values of its parameters."""
+    return connection.execute(statement, values, execution_options=_OURS)

@@ -4,10 +4,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Select
+from sqlalchemy import Connection, RowMapping
 
+from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import translated
 from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
@@ -16,7 +17,8 @@ from lockledger.domain.holds import Hold, Page
 from lockledger.domain.keys import check_holder, check_key
 from lockledger.domain.policy import Clock
 from lockledger.projections import past
-from lockledger.queries import checked_instant, checked_limit, checked_text, now_of
+from lockledger.projections.past_statements import Sources
+from lockledger.queries import checked_instant, checked_limit, checked_text
 
 T = TypeVar("T")
 
@@ -28,17 +30,17 @@ class Past:
         self._store = store
         self._clock = clock
         tables = store.tables
-        self._sources = past.Sources(
-            store.ledger, tables.holds, tables.current_holders, tables.audit_trail
-        )
+        self._sources = Sources(tables.holds, tables.current_holders, tables.audit_trail)
 
     def holds(
         self, connection: Connection, wanted: past.Filter, *, after: past.Place | None, limit: int
     ) -> Page[Hold, str]:
         """The holds that were live at an instant of the period, by key, then token."""
         limit = checked_limit(limit)
-        query = past.holds(self._sources, wanted, self._now(), after=after, limit=limit + 1)
-        found = self._rows(connection, query, wanted.key)
+        question = past.holds(
+            self._sources, self._store.ledger, wanted, self._now(), after=after, limit=limit + 1
+        )
+        found = self._rows(connection, question, wanted.key)
         page = [past.hold_of(row) for row in found[:limit]]
         return Page(page, _place_after(page[-1]) if len(found) > limit else None)
 
@@ -51,7 +53,7 @@ class Past:
             newest = past.changed_at(self._sources, self._store.lock_id(key))
             with translated(key=key):
                 _refuse_what_is_to_come(when, max(clock, ask(connection, newest).scalar() or clock))
-        return next((past.hold_as_it_was(row) for row in found if row["key"] is not None), None)
+        return past.hold_as_it_was(found[0])
 
     def holders_at(
         self,
@@ -66,7 +68,7 @@ class Past:
         limit = checked_limit(limit)
         found = self._live_at(connection, wanted, when, after=after, limit=limit + 1)
         _refuse_what_is_to_come(when, found[0]["clock"])
-        page = [past.hold_as_it_was(row) for row in found[:limit] if row["key"] is not None]
+        page = [hold for row in found[:limit] if (hold := past.hold_as_it_was(row)) is not None]
         return Page(page, page[-1].key if len(found) > limit else None)
 
     def _live_at(
@@ -78,17 +80,28 @@ class Past:
         after: str | None,
         limit: int,
     ) -> list[RowMapping]:
-        query = past.live_at(self._sources, wanted, when, self._now(), after=after, limit=limit)
-        return self._rows(connection, query, wanted.key)
+        question = past.live_at(
+            self._sources,
+            self._store.ledger,
+            wanted,
+            when,
+            self._now(),
+            after=after,
+            limit=limit,
+        )
+        return self._rows(connection, question, wanted.key)
 
     def _rows(
-        self, connection: Connection, query: Select[Any], key: str | None
+        self, connection: Connection, question: past.Question, key: str | None
     ) -> list[RowMapping]:
         with translated(key=key):
-            return list(ask(connection, query).mappings())
+            return list(ask(connection, question.statement, question.values).mappings())
 
-    def _now(self) -> past.Now:
-        return now_of(self._store, self._clock)
+    def _now(self) -> datetime | None:
+        """The time by the clock that the host gave or the process has; `None` where the database's decides."""
+        if self._clock is None and self._store.dialect == "postgresql":
+            return None
+        return checked_now(self._clock)
 
 
 class PastVerbs(ABC):

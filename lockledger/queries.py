@@ -93,14 +93,10 @@ class Queries:
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:
-        return now_of(self._store, self._clock)
-
-
-def now_of(store: EventStore, clock: Clock | None) -> datetime | ColumnElement[datetime]:
-    """The clock by which a list is judged: inside the statement on PostgreSQL."""
-    if clock is None and store.dialect == "postgresql":
-        return func.clock_timestamp()
-    return checked_now(clock)
+        """The clock by which a list is judged: inside the statement on PostgreSQL."""
+        if self._clock is None and self._store.dialect == "postgresql":
+            return func.clock_timestamp()
+        return checked_now(self._clock)
 
 
 def audit_filter(
