@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from lockledger import LockLedger
+from support.colours import running_loop
 from support.hosts import Host, host_on
 from support.ledgers import Ledgers, ledgers, postgres_ledgers, sqlite_ledgers
+from support.ways import WAYS, Way, async_engine
 
 __all__ = ["ledgers", "postgres_ledgers", "sqlite_ledgers"]
 
@@ -38,3 +40,13 @@ def sqlite_host(sqlite_ledgers: Ledgers) -> Iterator[Host]:
 def ledger(host: Host) -> LockLedger:
     """The ledger of `host`."""
     return host.ledger
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}, {'async' if way[1] else 'sync'}")
+def way(request: pytest.FixtureRequest, host: Host) -> Iterator[Way]:
+    """Each way of calling the verbs in turn, on `host`."""
+    where, asynchronous = request.param
+    engine = async_engine(host.database)
+    with running_loop() as loop:
+        yield Way(host, loop, where, asynchronous, engine)
+        loop.run(engine.dispose())

@@ -16,8 +16,10 @@ WRITING: dict[str, Verb] = {
     "release": lambda ledger: ledger.release("k", "run:1"),
     "try_release": lambda ledger: ledger.try_release("k", "run:1"),
     "extend": lambda ledger: ledger.extend("k", "run:1", 60),
+    "take_all": lambda ledger: ledger.take_all(["k", "l"], "run:1"),
     "force_release": lambda ledger: ledger.force_release("k", actor="user:9", reason="why"),
     "release_all": lambda ledger: ledger.release_all(holder="run:1", actor="user:9", reason="why"),
+    "expire_due": lambda ledger: ledger.expire_due(),
 }
 GUARD: dict[str, Verb] = {"guard": lambda ledger: ledger.guard("k", "run:1")}
 READING: dict[str, Verb] = {
@@ -26,5 +28,6 @@ READING: dict[str, Verb] = {
     "current_holders": lambda ledger: ledger.current_holders(),
     "history": lambda ledger: ledger.history("k"),
     "audit_trail": lambda ledger: ledger.audit_trail(),
+    "display_names": lambda ledger: ledger.display_names(["run:1"]),
 }
 BOUND = {**WRITING, **GUARD, **READING}
