@@ -28,7 +28,7 @@ from lockledger.eventsourcing import (
 )
 from support.databases import Database
 from support.proof import count_rows
-from support.recorders import TOPIC, event, events, new_stream
+from support.recorders import TOPIC, event, events, new_stream, who_waits
 
 Recorder = SQLAlchemyProcessRecorder
 
@@ -376,7 +376,8 @@ def test_an_unknown_outcome_is_reported_as_such_and_nothing_is_tried_again(
     with postgres_database.engine().connect() as connection, ThreadPoolExecutor(1) as pool:
         recorder.bound_to(connection).insert_events(events(stream, 1))
         waiting = pool.submit(recorder.insert_events, events(stream, 1))
-        kill_who_waits(postgres_database)
+        with server.connect() as killer:
+            killer.execute("SELECT pg_terminate_backend(%s)", (who_waits(postgres_database),))
 
         with pytest.raises(OperationalError, match="may or may not") as outcome:
             waiting.result(timeout=10)
@@ -385,19 +386,3 @@ def test_an_unknown_outcome_is_reported_as_such_and_nothing_is_tried_again(
     assert isinstance(outcome.value.__cause__, OutcomeUnknown)
     assert recorder.select_events(stream) == []
     transactions.close()
-
-
-def kill_who_waits(database: Database) -> None:
-    """Ends the session that waits for a lock, as soon as there is one."""
-    assert database.server is not None
-    with database.server.connect() as connection:
-        for _ in range(1000):
-            killed = connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = %s AND wait_event_type = 'Lock'",
-                (database.name,),
-            ).fetchall()
-            if killed:
-                return
-            connection.execute("SELECT pg_sleep(0.01)")
-    raise AssertionError("nobody waits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -19,7 +20,8 @@ from lockledger.eventsourcing import (
 )
 from support.databases import Database
 from support.hosts import Base, Document
-from support.recorders import event, events, new_stream
+from support.proof import prove
+from support.recorders import event, events, new_stream, who_waits
 
 Recorder = SQLAlchemyProcessRecorder
 
@@ -111,9 +113,7 @@ def test_a_conflict_keeps_no_row_locked(postgres_database: Database) -> None:
     stream, transactions = new_stream(), OwnTransactions(postgres_database.url)
     recorder = SQLAlchemyProcessRecorder(transactions)
     recorder.insert_events(events(stream, 1))
-    impatient = OwnTransactions(
-        postgres_database.engine(connect_args={"options": "-c lock_timeout=200"})
-    )
+    impatient = OwnTransactions(patient_for(postgres_database, 200))
     with postgres_database.engine().connect() as connection:
         with pytest.raises(IntegrityError):
             recorder.bound_to(connection).insert_events(
@@ -124,6 +124,42 @@ def test_a_conflict_keeps_no_row_locked(postgres_database: Database) -> None:
 
         connection.rollback()
     transactions.close()
+
+
+def patient_for(database: Database, milliseconds: int) -> Engine:
+    """An engine whose sessions wait only so long for a lock."""
+    return database.engine(connect_args={"options": f"-c lock_timeout={milliseconds}"})
+
+
+@pytest.mark.parametrize("streams", [1, 2, 20])
+def test_a_conflict_that_shows_only_after_a_wait_takes_back_what_the_call_wrote(
+    postgres_database: Database, streams: int
+) -> None:
+    transactions = OwnTransactions(postgres_database.url)
+    recorder = SQLAlchemyProcessRecorder(transactions)
+    impatient = SQLAlchemyProcessRecorder(OwnTransactions(patient_for(postgres_database, 2000)))
+    *others, contested = (new_stream() for _ in range(streams))
+    given = [event(each) for each in (*others, contested)]
+    engine = postgres_database.engine()
+    with engine.connect() as winner, engine.connect() as loser, ThreadPoolExecutor(1) as pool:
+        recorder.bound_to(winner).insert_events(events(contested, 1))
+        loser.exec_driver_sql("CREATE TABLE orders (number INTEGER)")
+
+        waiting = pool.submit(recorder.bound_to(loser).insert_events, given)
+        who_waits(postgres_database)
+        winner.commit()
+
+        with pytest.raises(IntegrityError, match="meanwhile"):
+            waiting.result(timeout=10)
+        for each in (*others, contested):  # no row of theirs is locked
+            impatient.insert_events(events(each, len(versions(recorder, each)) + 1))
+        loser.commit()
+
+    assert orders(engine) == []
+    assert [versions(recorder, each) for each in others] == [[1]] * len(others)
+    assert versions(recorder, contested) == [1, 2]
+    transactions.close()
+    prove(engine)
 
 
 def test_a_rollback_to_the_callers_savepoint_takes_events_back(

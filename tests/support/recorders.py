@@ -51,3 +51,16 @@ def transactions(database: Database) -> Iterator[OwnTransactions]:
 def recorder(transactions: OwnTransactions) -> SQLAlchemyProcessRecorder:
     """A recorder that does all that recorders do."""
     return SQLAlchemyProcessRecorder(transactions)
+
+
+def who_waits(database: Database) -> int:
+    """The server's process that waits for a lock, as soon as there is one."""
+    assert database.server is not None
+    waiting = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+    with database.server.connect() as connection:
+        for _ in range(2000):
+            found = connection.execute(waiting, (database.name,)).fetchone()
+            if found is not None:
+                return int(found[0])
+            connection.execute("SELECT pg_sleep(0.005)")
+    raise AssertionError("nobody waits")
