@@ -7,7 +7,7 @@ On an engine of our own nobody listens and no option is set, so SQL goes to the 
 between, which costs a take a third of its time. Errors are the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, CursorResult, Executable
@@ -59,10 +59,13 @@ class Answer(Protocol):
 class _Fetched:
     """A driver's cursor as an answer."""
 
-    __slots__ = ("_cursor",)
+    __slots__ = ("_connection", "_cursor", "_parameters", "_sql")
 
-    def __init__(self, cursor: Any) -> None:
+    def __init__(self, connection: Connection, cursor: Any, sql: str, parameters: Any) -> None:
+        self._connection = connection
         self._cursor = cursor
+        self._sql = sql
+        self._parameters = parameters
 
     @property
     def rowcount(self) -> int:
@@ -73,14 +76,24 @@ class _Fetched:
         return self._cursor.lastrowid
 
     def all(self) -> Sequence[Row]:
-        rows: Sequence[Row] = self._cursor.fetchall()
-        self._cursor.close()
+        rows: Sequence[Row] = self._fetched(self._cursor.fetchall)
         return rows
 
     def first(self) -> Row | None:
-        row: Row | None = self._cursor.fetchone()
-        self._cursor.close()
+        row: Row | None = self._fetched(self._cursor.fetchone)
         return row
+
+    def _fetched(self, fetch: Callable[[], Any]) -> Any:
+        try:
+            found = fetch()
+        except (
+            self._connection.dialect.loaded_dbapi.Error
+        ) as error:  # the driver may read values only now
+            raise _as_sqlalchemy_tells_it(
+                self._connection, self._cursor, error, self._sql, self._parameters
+            ) from error
+        self._cursor.close()
+        return found
 
     def one(self) -> Row:
         (row,) = self.all()
@@ -114,7 +127,7 @@ def _run_in_driver(connection: Connection, sql: str, parameters: Any) -> Answer:
         cursor.execute(sql, parameters if parameters is not None else ())
     except connection.dialect.loaded_dbapi.Error as error:
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error
-    return _Fetched(cursor)
+    return _Fetched(connection, cursor, sql, parameters)
 
 
 def _as_sqlalchemy_tells_it(
