@@ -3,8 +3,9 @@
 SQLite lets one writer at a time in, so commit order is position order and what a reader sees has no gaps to come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,15 @@ from sqlalchemy import Connection
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.statements import run
-from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row, Tail
+from lockledger.adapters.store import (
+    HEAD_FACTS,
+    Append,
+    Appended,
+    EventStore,
+    Row,
+    Tail,
+    in_the_place_of,
+)
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import instant_from_text, instant_to_text
 
@@ -35,8 +44,9 @@ class SQLiteEventStore(EventStore):
     def _commit(self, connection: Connection) -> None:
         try:
             run(connection, "COMMIT")
-        except BaseException:
-            self._roll_back(connection)
+        except BaseException as error:
+            with in_the_place_of(error, connection):
+                self._roll_back(connection)
             raise
         connection.commit()
 
@@ -46,6 +56,8 @@ class SQLiteEventStore(EventStore):
         connection.rollback()
 
     def _savepoint_stands(self, connection: Connection) -> bool:
+        if not super()._savepoint_stands(connection):
+            return False
         # Some errors, a full disk among them, make SQLite roll back the whole transaction by itself.
         driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)
@@ -172,13 +184,18 @@ def _instant_or_else(stored: Any) -> Any:
 
 def _plain(row: Row) -> Row:
     """A row as the driver takes it: instants as fixed-width text, ids as hexadecimal digits."""
-    return {name: _plain_value(value) for name, value in row.items()}
+    plain: Row = {}
+    for name, value in row.items():
+        convert = _CONVERTED.get(type(value))
+        plain[name] = value if convert is None else convert(value)
+    return plain
 
 
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return instant_to_text(value)
-    return value.hex if isinstance(value, UUID) else value
+_CONVERTED: dict[type, Callable[[Any], Any]] = {
+    datetime: instant_to_text,
+    UUID: attrgetter("hex"),
+}
+"""By the exact type: what comes out of an event is never a subclass."""
 
 
 def _insert(table: str, columns: Sequence[str], *, quiet: bool = False) -> str:
