@@ -8,17 +8,20 @@ from uuid import UUID
 
 import pytest
 from eventsourcing.persistence import (
+    ConnectionUnavailableError,
     DataError,
     IntegrityError,
     InterfaceError,
+    InternalError,
     OperationalError,
     ProgrammingError,
     StoredEvent,
     Tracking,
 )
-from sqlalchemy import Engine
+from sqlalchemy import Engine, QueuePool
+from sqlalchemy.exc import DBAPIError
 
-from lockledger import LockLedger, OutcomeUnknown, SchemaMismatch
+from lockledger import LockLedger, OutcomeUnknown, SchemaMismatch, TamperedLedger
 from lockledger.adapters.postgres_bulk import CHUNK
 from lockledger.adapters.recorder import FEW
 from lockledger.eventsourcing import (
@@ -29,6 +32,7 @@ from lockledger.eventsourcing import (
 from support.databases import Database
 from support.proof import count_rows
 from support.recorders import TOPIC, event, events, new_stream, who_waits
+from support.rows import tables
 
 Recorder = SQLAlchemyProcessRecorder
 
@@ -363,6 +367,51 @@ def impatient(database: Database) -> Engine:
     if database.dialect == "sqlite":
         return database.engine()
     return database.engine(connect_args={"options": "-c lock_timeout=200"})
+
+
+def test_tampering_is_named_and_nothing_is_added_to_it(
+    recorder: Recorder, database: Database
+) -> None:
+    stream, ended = new_stream(), new_stream()
+    recorder.insert_events([event(stream), event(ended)])
+    engine = database.engine()
+    with engine.begin() as connection:
+        heads = tables(connection).current_holders
+        connection.execute(heads.update().where(heads.c.lock_id == stream).values(version=7))
+        connection.execute(heads.delete().where(heads.c.lock_id == ended))
+
+    for each, version in ((stream, 2), (stream, 8), (ended, 1), (ended, 2)):
+        with pytest.raises(InternalError, match="lockledger doctor") as found:
+            recorder.insert_events(events(each, version))
+        assert isinstance(found.value.__cause__, TamperedLedger)
+
+    with engine.begin() as connection:  # as it was, for the proof at the end
+        connection.execute(heads.update().where(heads.c.lock_id == stream).values(version=1))
+        connection.execute(heads.insert().values(lock_id=ended, ledger="default", version=1))
+
+
+def test_a_database_error_of_another_kind_keeps_its_kind(database: Database) -> None:
+    kind = ProgrammingError if database.dialect == "postgresql" else OperationalError
+    transactions = OwnTransactions(database.url)
+    recorder = SQLAlchemyProcessRecorder(transactions)
+    recorder.insert_events([event(new_stream())])
+    with database.engine().begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE lockledger_events RENAME TO lost")
+
+    with pytest.raises(kind, match="lockledger_events") as refusal:
+        recorder.insert_events([event(new_stream())])
+
+    assert isinstance(refusal.value.__cause__, DBAPIError)
+    transactions.close()
+
+
+def test_a_pool_without_a_connection_left_is_an_operational_error(database: Database) -> None:
+    engine = database.engine(poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    recorder = SQLAlchemyProcessRecorder(OwnTransactions(engine))
+    with engine.connect(), pytest.raises(ConnectionUnavailableError):
+        recorder.insert_events([event(new_stream())])
+
+    assert recorder.insert_events([event(new_stream())]) == [1]
 
 
 def test_an_unknown_outcome_is_reported_as_such_and_nothing_is_tried_again(
