@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 from fastapi import Request
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 
 class Opening:
@@ -32,6 +34,8 @@ class Opening:
 
 def opening(session: Callable[..., Any]) -> Callable[..., Any]:
     """The host's `session` as FastAPI may call it. Raises `TypeError` for what can be no unit of work."""
+    if isinstance(session, sessionmaker | async_sessionmaker):
+        raise TypeError("session is a sessionmaker, whose sessions do not commit: give its begin")
     if not callable(session):
         raise TypeError(
             f"session must be a callable that gives a context manager, such as sessions.begin, not {session!r}"
