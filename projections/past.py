@@ -14,7 +14,7 @@ from sqlalchemy import Executable, RowMapping, Select, select
 from lockledger.domain.holds import Hold
 from lockledger.projections import current_holders, past_statements
 from lockledger.projections.past_statements import END, Form, Sources
-from lockledger.projections.spans import forms, spans
+from lockledger.projections.spans import Span, forms, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,13 @@ class Filter:
     holder: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+
+    @property
+    def spans(self) -> list[Span]:
+        """The keys that are asked for; none in a period without an instant."""
+        if self.until is not None and self.since == self.until:
+            return []
+        return spans(self.key, self.key_prefix, self.under)
 
 
 class Place(NamedTuple):
@@ -110,7 +117,7 @@ def hold_as_it_was(found: RowMapping) -> Hold | None:
 def _form(
     ledger: str, wanted: Filter, now: datetime | None, after: str | None, limit: int
 ) -> tuple[Form, dict[str, Any]]:
-    found, keys = forms(spans(wanted.key, wanted.key_prefix, wanted.under), after)
+    found, keys = forms(wanted.spans, after)
     given = {
         "holder": wanted.holder,
         "since": wanted.since,
