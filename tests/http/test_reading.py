@@ -204,12 +204,10 @@ BAD_QUERIES = {
 }
 
 
-@pytest.mark.parametrize(("address", "code"), BAD_QUERIES.values(), ids=BAD_QUERIES)
-def test_a_bad_query_is_422(site: Site, address: str, code: str | None) -> None:
-    answer = site.request("GET", address)
-
-    assert answer.status_code == 422
-    assert answer.json().get("code") == code
+def test_a_bad_query_is_422(site: Site) -> None:
+    for what, (address, code) in BAD_QUERIES.items():
+        answer = site.request("GET", address)
+        assert (answer.status_code, answer.json().get("code")) == (422, code), what
 
 
 def hidden(*hidden_keys: str) -> Any:
