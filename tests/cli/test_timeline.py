@@ -43,7 +43,7 @@ def test_a_timeline_draws_how_holds_began_and_ended(told: Any) -> None:
         "room                                                    ┣ ana ━━━━━━┫",
         "room:1                                                              ┣ ana ━━━━━▶",
         "room:2                                                                         ┣",
-        "        ┣ taken  ╋ taken over  ┫ released  x released by force  ┋ expired  ▶ still held",
+        "┣ taken  ╋ taken over  ┫ released  x released by force  ┋ expired  ▶ still held",
     ]
 
 
