@@ -42,7 +42,7 @@ class Past:
         )
         found = self._rows(connection, question, wanted.key)
         page = [past.hold_of(row) for row in found[:limit]]
-        return Page(page, _place_after(page[-1]) if len(found) > limit else None)
+        return Page(page, place_after(page[-1]) if len(found) > limit else None)
 
     def holder_at(self, connection: Connection, key: str, when: datetime) -> Hold | None:
         """The hold that was live at an instant."""
@@ -207,7 +207,7 @@ _PLACE: Final = re.compile(
 )
 
 
-def _place_after(hold: Hold) -> str:
+def place_after(hold: Hold) -> str:
     """The place of a hold as text: what pages are followed by."""
     begun = hold.taken_at.replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"{begun}Z/{hold.token}/{hold.key}"
