@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import DBAPIError
 
 from lockledger import (
     LockedByOther,
     LockLedger,
+    LockLedgerError,
     NotHolding,
     Policy,
     RecordedEvent,
@@ -88,3 +90,48 @@ def _change(ledger: Any, key: str, number: int, chance: random.Random) -> None:
             ledger.take(key, f"run:{number}", takeover_reason=reason)
     except (LockedByOther, NotHolding):
         pass
+
+
+@dataclass
+class Acknowledged:
+    """What one process was told that it has, until it lost the server; and the error that told it so."""
+
+    grants: list[tuple[str, int]] = field(default_factory=list)
+    lost_by: str = ""
+
+
+def take_over_until_lost(url: str, number: int, keys: list[str], barrier: Any) -> Acknowledged:
+    """Takes one lock after the other over, alone and in transactions of a host, until the server is gone."""
+    chance, told = random.Random(number), Acknowledged()
+    engine = create_engine(url)
+    ledger = LockLedger(engine)
+    ledger.holder_of("warm")
+    barrier.wait()
+    while not told.lost_by:
+        key = chance.choice(keys)
+        try:
+            if chance.random() < 0.5:
+                grant = ledger.take(
+                    key, f"run:{number}", takeover_reason="my turn", if_mine="replace"
+                )
+            else:
+                with engine.begin() as connection:
+                    grant = ledger.using(connection).take(
+                        key, f"run:{number}", takeover_reason="my turn", if_mine="replace"
+                    )
+        except (DBAPIError, LockLedgerError) as error:
+            told.lost_by = type(error).__name__
+        else:
+            told.grants.append((key, grant.token))
+    engine.dispose()
+    return told
+
+
+def take_over_and_tell(url: str, number: int, keys: list[str], pipe: Any) -> None:
+    """Takes one lock after the other over, and tells of each grant, until it is killed."""
+    chance = random.Random(number)
+    with LockLedger(url) as ledger:
+        while True:
+            key = chance.choice(keys)
+            grant = ledger.take(key, f"run:{number}", takeover_reason="my turn", if_mine="replace")
+            pipe.send((key, grant.token))
