@@ -74,8 +74,11 @@ class _Opened:
         else:
             host = self.way.host
             with (
-                host.session() if self.way.where == "session" else host.engine.connect()
-            ) as transaction, transaction.begin():
+                (
+                    host.session() if self.way.where == "session" else host.engine.connect()
+                ) as transaction,
+                transaction.begin(),
+            ):
                 yield self.ledger.using(transaction, **using)
 
     @contextmanager
