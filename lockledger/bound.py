@@ -79,7 +79,7 @@ class BoundLedger(Verbs):
             return sum(self._workings.groups.clear(connection, clearance, keys) for keys in batches)
 
     def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
-        return self._workings.groups.take_all(self._writing(), commands).outcome
+        return self._workings.groups.take_all(self._writing(), commands, inside=True).outcome
 
     def _expire_due(self, limit: int) -> int:
         connection = self._writing()

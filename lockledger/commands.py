@@ -133,7 +133,7 @@ class Commands:
         if not decision.events:
             return Performed(decision.outcome)
         try:
-            with self._scope(connection, command.key, inside):
+            with self.scope(connection, command.key, inside):
                 self._store.lock_scopes(connection, [command.key])
                 self._store.lock_head(connection, command.key, moves_token=True)
                 newest, decision = self._look(connection, command)
@@ -248,7 +248,7 @@ class Commands:
             if not revocable:
                 with translated(key=command.key, commits=True):
                     return self._append(connection, newest, decision, until)
-            with self._scope(connection, command.key, inside):
+            with self.scope(connection, command.key, inside):
                 return self._append_surely(connection, newest, decision, until)
         except _TakenBack:
             return None
@@ -268,7 +268,7 @@ class Commands:
         moves_token = _moves_token(decision)
         until = newest.clock + decision.fresh_for
         try:
-            with self._scope(connection, command.key, inside):
+            with self.scope(connection, command.key, inside):
                 self._store.lock_head(connection, command.key, moves_token=moves_token)
                 # Nobody else can write now: what was read just before the wait is as good as a second look, if the
                 # lock has not moved since and the wait was short.
@@ -323,8 +323,8 @@ class Commands:
             self._policy.recorded(connection, events)
         return Performed(decision.outcome, events)
 
-    def _scope(
-        self, connection: Connection, key: str, inside: bool
+    def scope(
+        self, connection: Connection, key: str | None, inside: bool
     ) -> AbstractContextManager[None]:
         """What can be taken back: a savepoint in an open transaction, else a transaction of our own."""
         return (

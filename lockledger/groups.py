@@ -42,16 +42,19 @@ class Groups:
         self._scopes = scopes
 
     def take_all(
-        self, connection: Connection, commands: Sequence[Command[Grant]]
+        self, connection: Connection, commands: Sequence[Command[Grant]], *, inside: bool
     ) -> Performed[dict[str, Grant]]:
-        """Takes all of them. Raises the first refusal in key order, with all of them in `.refusals`."""
+        """Takes all of them. Raises the first refusal in key order, with all of them in `.refusals`.
+
+        `inside`: a transaction is open; else one is begun once there is something to record.
+        """
         ordered = sorted(commands, key=lambda command: command.key)
         with translated():
             self._lock_subjects(connection, ordered)
             decided = self._decided(connection, ordered)
             if not any(each.decision.events for each in decided):
                 return Performed(_outcomes(decided))
-            with self._store.savepoint(connection):
+            with self._commands.scope(connection, None, inside):
                 if self._scopes:
                     self._store.lock_scopes(connection, _keys(ordered))
                 self._store.lock_heads(connection, _keys(ordered), waiting=True)

@@ -208,8 +208,8 @@ class LockLedger(Verbs):
         return ended
 
     def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
-        with self._transaction() as connection:
-            return self._workings.groups.take_all(connection, commands).outcome
+        with self._connection() as connection:
+            return self._workings.take_all_alone(connection, commands).outcome
 
     def _expire_due(self, limit: int) -> int:
         recorded = 0

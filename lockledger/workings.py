@@ -1,6 +1,6 @@
 """What a ledger is made of, whatever its colour and whoever owns the transaction; it works on a given connection."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 from weakref import WeakSet
@@ -13,6 +13,7 @@ from lockledger.adapters.schema import check_schema, outlasts_rollback
 from lockledger.adapters.sqlite import SQLiteEventStore
 from lockledger.adapters.store import EventStore
 from lockledger.commands import Command, Commands, Performed
+from lockledger.domain.holds import Grant
 from lockledger.domain.keys import check_ledger_name
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
@@ -81,6 +82,15 @@ class Workings:
             return self.commands.perform(connection, command, inside=False)
         with self.store.transaction(connection, key=command.key):
             return self.commands.perform(connection, command, inside=True)
+
+    def take_all_alone(
+        self, connection: Connection, commands: Sequence[Command[Grant]]
+    ) -> Performed[dict[str, Grant]]:
+        """Takes all or none in a transaction of its own; see `perform_alone`."""
+        if self._policy is None:
+            return self.groups.take_all(connection, commands, inside=False)
+        with self.store.transaction(connection):
+            return self.groups.take_all(connection, commands, inside=True)
 
     def display_names(
         self, connection: Connection, ids: Collection[str]
