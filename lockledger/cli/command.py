@@ -12,6 +12,7 @@ import typer
 from lockledger.cli import output
 from lockledger.cli.failures import DONE, FAULT, exit_code, sentence
 from lockledger.cli.given import DATABASE, DEFAULT_DATABASE, NAMES, Given
+from lockledger.cli.interrupts import heard
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -78,7 +79,8 @@ def command(app: typer.Typer, name: str) -> Callable[[F], F]:
 def attempt(given: Given, work: Callable[[], int | None]) -> int:
     """Does the work and gives its exit code, which the work may name. A reader who has gone away, as `head`, is no error."""
     try:
-        code = work()
+        with heard():
+            code = work()
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

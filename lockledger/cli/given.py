@@ -23,6 +23,7 @@ DEFAULT_DATABASE: Final = "sqlite:///lockledger.db"
 BUSY_SECONDS = 30.0
 
 _CONNECT_SECONDS = "10"
+_SHORTEST_SECRET = 3  # to blot out a single letter would leave no message
 _URLS = "write sqlite:///file.db or postgresql://user@host/database"
 
 
@@ -195,4 +196,4 @@ def _secrets(text: str) -> set[str]:
     else:
         secrets.add(str(url.password or ""))
         secrets.update(str(value) for name, value in url.query.items() if "pass" in name)
-    return {secret for secret in secrets if secret}
+    return {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}

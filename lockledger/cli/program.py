@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lockledger.cli import apply, doctor, holding, migrate, output, reading, timeline
+from lockledger.cli import apply, doctor, holding, migrate, output, past, reading, timeline
 from lockledger.cli.command import Database, Ledger, NamesOption, Schema
 from lockledger.cli.failures import INTERRUPTED
 from lockledger.cli.given import Given
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (migrate, holding, reading, timeline, apply, doctor):
+for module in (migrate, holding, reading, past, timeline, apply, doctor):
     module.add_to(app)
 
 

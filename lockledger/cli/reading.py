@@ -43,18 +43,8 @@ def holders(
     limit: AtMost = None,
 ) -> None:
     """Show who holds what now, by key; with --json one object a line."""
-    from lockledger.cli.answers import hold_facts, moment_of, pages, print_all, text_of
+    from lockledger.cli.answers import hold_facts, pages, print_all
 
-    columns = [
-        ("KEY", text_of("key")),
-        ("HOLDER", text_of("holder")),
-        ("NAME", _name_of("holder")),
-        ("SINCE", moment_of("taken_at")),
-        ("UNTIL", moment_of("expires_at", "no expiry")),
-        ("TOKEN", text_of("token")),
-        ("TAKEN OVER FROM", text_of("taken_over_from")),
-        ("REASON", text_of("takeover_reason")),
-    ]
     with given.opened() as ledger:
         found = pages(
             lambda after, limit: ledger.current_holders(
@@ -63,7 +53,7 @@ def holders(
             after,
             limit,
         )
-        print_all(given, ledger, found, hold_facts, columns)
+        print_all(given, ledger, found, hold_facts, live_columns())
 
 
 def history(
@@ -121,7 +111,7 @@ def _print_entries(
         ("ACTION", text_of("action")),
         ("KEY", text_of("key")),
         ("HOLDER", text_of("holder")),
-        ("NAME", _name_of("holder")),
+        ("NAME", name_of("holder")),
         ("FROM", text_of("previous_holder")),
         ("ACTOR", text_of("actor")),
         ("TOKEN", text_of("token")),
@@ -137,6 +127,22 @@ def _print_entries(
         print_all(given, ledger, found, entry_facts, columns)
 
 
+def live_columns() -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
+    """The columns of a table of live holds."""
+    from lockledger.cli.answers import moment_of, text_of
+
+    return [
+        ("KEY", text_of("key")),
+        ("HOLDER", text_of("holder")),
+        ("NAME", name_of("holder")),
+        ("SINCE", moment_of("taken_at")),
+        ("UNTIL", moment_of("expires_at", "no expiry")),
+        ("TOKEN", text_of("token")),
+        ("TAKEN OVER FROM", text_of("taken_over_from")),
+        ("REASON", text_of("takeover_reason")),
+    ]
+
+
 def _until(row: dict[str, Any]) -> str:
     """The expiry that a hold has after the event."""
     from lockledger.cli.answers import moment_of
@@ -144,5 +150,6 @@ def _until(row: dict[str, Any]) -> str:
     return moment_of("expires_at")(row["after"] or {"expires_at": None})
 
 
-def _name_of(fact: str) -> Callable[[dict[str, Any]], str]:
+def name_of(fact: str) -> Callable[[dict[str, Any]], str]:
+    """A column with the host's name of an id."""
     return lambda row: row.get(f"{fact}_name") or "-"

@@ -1,6 +1,5 @@
 """A run of a command log against a ledger: one connection, one transaction for each line, each line's own time."""
 
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from lockledger.adapters.identifiers import SQLITE
 from lockledger.cli import output
 from lockledger.cli.command_log import BadLine, Line
 from lockledger.cli.given import Given
+from lockledger.cli.interrupts import heard
 from lockledger.domain.errors import (
     HoldChanged,
     LockedByOther,
@@ -75,6 +75,10 @@ class Run:
             raise KeyboardInterrupt
         self._interrupted = True
 
+    def last_words(self) -> str:
+        """What is said when the database does not let an interrupt through."""
+        return f"interrupted; {self.where_to_go_on(KeyboardInterrupt())}"
+
     def where_to_go_on(self, error: BaseException) -> str:
         """What is done, and how to go on."""
         if isinstance(error, BadLine):
@@ -91,7 +95,7 @@ def opened_run(given: Given, first_line: int) -> Iterator[Run]:
     try:
         with source.connect() as connection:
             run = Run(given, connection, first_line)
-            with _interruptible(run):
+            with heard(run.interrupt, run.last_words):
                 if source.dialect == SQLITE:
                     with _checkpointed(connection):
                         yield run
@@ -113,16 +117,3 @@ def _checkpointed(connection: Connection) -> Iterator[None]:
         raise
     if not bulk.checkpoint(connection):
         output.message("a reader held up the final checkpoint; the next one will finish it")
-
-
-@contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
-    try:
-        before = signal.signal(signal.SIGINT, run.interrupt)
-    except ValueError:  # only the main thread hears signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

