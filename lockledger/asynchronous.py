@@ -2,11 +2,12 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial, wraps
 from time import monotonic
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -108,9 +109,12 @@ class AsyncBoundLedger(_EveryVerb):
     display_names = awaited(BoundLedger.display_names)
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        return await self._host.run_sync(
-            lambda host: call(self._ledger.using(host, actor=self._actor, metadata=self._metadata))
-        )
+        with _letting_go():
+            return await self._host.run_sync(
+                lambda host: call(
+                    self._ledger.using(host, actor=self._actor, metadata=self._metadata)
+                )
+            )
 
 
 class AsyncSubscription(AsyncIterator[RecordedEvent]):
@@ -329,7 +333,21 @@ class AsyncLockLedger(_EveryVerb):
         return AsyncSubscription(self._ledger, after, prefix, poll_seconds(poll))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        return await greenlet_spawn(call, self._ledger)
+        with _letting_go():
+            return await greenlet_spawn(call, self._ledger)
+
+
+@contextmanager
+def _letting_go() -> Iterator[None]:
+    """Lets nothing of a cancelled call live as long as its cancellation is kept and handled.
+
+    A cursor left in a frame keeps SQLite's connection, closed as it is, and with it the write lock.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as cancellation:
+        clear_frames(cancellation.__traceback__)
+        raise
 
 
 async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held:

@@ -66,7 +66,7 @@ def checked_heartbeat(heartbeat: float | timedelta | None, ttl: Ttl) -> Heartbea
 
 
 class Held:
-    """A hold inside its `with` block. `grant` is what was granted at first, or last."""
+    """A hold inside its `with` block. `grant` is what the ledger said last; `created`: the block began the hold."""
 
     def __init__(self, grant: Grant, asked_at: float, lasts: float | None) -> None:
         self.grant = grant
@@ -96,7 +96,7 @@ class Held:
 
     def extended(self, grant: Grant, asked_at: float, lasts: float) -> None:
         """The ledger has confirmed the hold, to a question asked at `asked_at`."""
-        self.grant = grant
+        self.grant = grant.model_copy(update={"created": self.grant.created})
         self._confirm(asked_at, None if grant.expires_at is None else lasts)
 
     def lose(self, loss: NotHolding) -> None:
