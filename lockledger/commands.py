@@ -248,7 +248,7 @@ class Commands:
             if not revocable:
                 with translated(key=command.key, commits=True):
                     return self._append(connection, newest, decision, until)
-            with self.scope(connection, command.key, inside):
+            with translated(key=command.key), self.scope(connection, command.key, inside):
                 return self._append_surely(connection, newest, decision, until)
         except _TakenBack:
             return None
