@@ -141,6 +141,7 @@ def test_a_log_may_be_packed_and_may_come_on_standard_input(
         b"\n  \r\n\t\n",
         gzip.compress(b""),
     ],
+    ids=["empty", "blank lines", "packed"],
 )
 def test_a_log_without_commands_is_done(cli: Any, log: Path, content: bytes) -> None:
     log.write_bytes(content)
