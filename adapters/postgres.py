@@ -134,7 +134,12 @@ class PostgresEventStore(PostgresBulk):
 
     def settled(self, connection: Connection, *, beyond: int = 0) -> int:
         # In this order: whoever brings a position up to `high` held its fence before `high` was read.
-        high = run(connection, self._sql["last position"]).scalar()
+        high, is_standby = run(connection, self._sql["last position"]).one()
+        if is_standby:
+            raise ValueError(
+                "this server is a standby, where no fence of a writer is seen, so that a reader would skip events;"
+                " read them on the primary"
+            )
         if high is None:
             raise TamperedLedger(
                 None, "the position sequence was never advanced, or may not be used by this role"
@@ -196,7 +201,9 @@ SELECT set_config('lock_timeout', least(%(milliseconds)s::bigint, nullif(
     extract(epoch FROM current_setting('lock_timeout')::interval) * 1000, 0)::bigint)::text, true)
 """
 
-_LAST_POSITION = "SELECT pg_sequence_last_value('{sequence}'::regclass)"
+_LAST_POSITION = """
+SELECT pg_sequence_last_value('{sequence}'::regclass), pg_is_in_recovery()
+"""
 
 _LOWEST_FENCE = """
 SELECT min((classid::bigint << 32 | objid::bigint) & ((1::bigint << 48) - 1)) FROM pg_catalog.pg_locks
