@@ -144,6 +144,12 @@ class EmbeddedPostgres(PostgresServer):
         """Stop the server at once: no checkpoint, no goodbye to clients; `start()` then has to recover."""
         self._run("pg_ctl", "-m", "immediate", "-w", "stop")
 
+    def become_standby(self) -> None:
+        """Start the server again as a standby, which waits for a primary that never comes."""
+        self._run("pg_ctl", "-m", "fast", "-w", "stop")
+        (self._data / "standby.signal").touch()
+        self.start()
+
     def close(self) -> None:
         """Stop the server and remove all it wrote."""
         self._keeper.communicate()
