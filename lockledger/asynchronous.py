@@ -333,8 +333,7 @@ class AsyncLockLedger(_EveryVerb):
         return AsyncSubscription(self._ledger, after, prefix, poll_seconds(poll))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        with _letting_go():
-            return await greenlet_spawn(call, self._ledger)
+        return await _spawned(partial(call, self._ledger))
 
 
 @contextmanager
@@ -350,9 +349,14 @@ def _letting_go() -> Iterator[None]:
         raise
 
 
+async def _spawned(call: Callable[[], T]) -> T:
+    with _letting_go():
+        return await greenlet_spawn(call)
+
+
 async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held:
     """Takes in a task of its own, which hears of a cancellation once, so that it can take back what it had begun."""
-    task = asyncio.ensure_future(greenlet_spawn(begin))
+    task = asyncio.ensure_future(_spawned(begin))
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
@@ -366,7 +370,7 @@ async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held
 
 async def _ended(end: Callable[[], None]) -> None:
     """Carries out the end of a hold in a task of its own: a cancellation must not leave the lock behind."""
-    task = asyncio.ensure_future(greenlet_spawn(end))
+    task = asyncio.ensure_future(_spawned(end))
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError as cancellation:
@@ -411,7 +415,7 @@ async def _beating(
                 await asyncio.wait_for(over.wait(), pause)
             if over.is_set():
                 return
-            pause = await greenlet_spawn(beat, held, extend, heartbeat)
+            pause = await _spawned(partial(beat, held, extend, heartbeat))
 
     task = asyncio.create_task(beat_until_over(first_pause(held, heartbeat)))
     try:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from time import monotonic
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -182,6 +183,7 @@ class LockLedger(Verbs):
         command = wish.taken_back(self._door)
         if command is None or wish.proposed is None:
             return
+        clear_frames(failure.__traceback__)  # a cursor left in one would keep SQLite's write lock
         try:
             self.perform(command)
         except Exception as another:  # noqa: BLE001 - what broke the call off is the news
