@@ -37,11 +37,11 @@ class GrantAnswer(HoldAnswer):
     created: bool
 
 
-class EndedHoldAnswer(HoldAnswer):
-    """A hold with its end."""
+class PastHoldAnswer(HoldAnswer):
+    """A hold with its end; all null of it while it is live."""
 
-    ended_at: Instant
-    ended_by: EndedBy
+    ended_at: Instant | None
+    ended_by: EndedBy | None
     end_reason: str | None
     ended_by_actor: str | None
     actor_name: str | None
@@ -94,6 +94,13 @@ class HoldersPage(BaseModel):
     """Live holds, by key. `next_after` is the `after` of the next page; null at the end."""
 
     items: list[HoldAnswer]
+    next_after: str | None
+
+
+class HoldsPage(BaseModel):
+    """Holds by key, then token. `next_after` is the `after` of the next page; null at the end."""
+
+    items: list[PastHoldAnswer]
     next_after: str | None
 
 

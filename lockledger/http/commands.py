@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Response
 
 from lockledger.domain.holds import Hold
 from lockledger.domain.ttl import Ttl
-from lockledger.http.answers import EndedHoldAnswer, GrantAnswer, people_in
+from lockledger.http.answers import GrantAnswer, PastHoldAnswer, people_in
 from lockledger.http.asking import AskingLedger
 from lockledger.http.bodies import Extension, ForcedRelease, LastingTake, Take
 from lockledger.http.exchange import Exchange, Verb
@@ -127,15 +127,15 @@ def _mount_forced_release(router: APIRouter, exchange: Dependency) -> None:
     )
     async def force_release(
         asking: Asking, key: Key, forced: ForcedRelease
-    ) -> EndedHoldAnswer | None:
+    ) -> PastHoldAnswer | None:
         """Ends whoever's hold."""
 
-        def work(ledger: AskingLedger) -> EndedHoldAnswer | None:
+        def work(ledger: AskingLedger) -> PastHoldAnswer | None:
             hold = ledger.force_release(
                 key, reason=forced.reason, expected_token=forced.expected_token
             )
             if hold is None:
                 return None
-            return EndedHoldAnswer.of(hold, ledger.display_names(people_in([hold])))
+            return PastHoldAnswer.of(hold, ledger.display_names(people_in([hold])))
 
         return await asking.inside("force_release", key, work)

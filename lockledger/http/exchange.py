@@ -44,6 +44,7 @@ Verb = Literal[
     "force_release",
     "holder_of",
     "current_holders",
+    "holds",
     "audit_trail",
 ]
 """What is asked for; `takeover` is a take with a reason while somebody else holds the lock."""

@@ -1,12 +1,38 @@
 """What clients ask in the query. What a key or a holder may be is the ledger's to say, with its own codes."""
 
-from typing import Annotated, Literal
+from datetime import datetime
+from typing import Annotated, Literal, Self
+from urllib.parse import unquote_to_bytes
 
-from fastapi import Query
-from pydantic import AwareDatetime, BaseModel, Field
+from fastapi import Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from lockledger.domain.keys import MAX_LENGTH
+from lockledger.past import place_of
 from lockledger.queries import MAX_LIMIT
+
+
+def _instant(given: object) -> datetime:
+    # pydantic by itself would also take a number, and guess whether it counts seconds or milliseconds.
+    try:
+        instant = datetime.fromisoformat(given) if isinstance(given, str) else None
+    except ValueError:
+        instant = None
+    if instant is None or instant.utcoffset() is None:
+        raise PydanticCustomError("instant", "Input should be an instant with its time zone")
+    return instant
+
+
+def _place(after: str | None) -> str | None:
+    try:
+        if after is not None:
+            place_of(after)
+    except ValueError:
+        raise PydanticCustomError("place", "Input should be a page's next_after") from None
+    return after
+
 
 _TEXT = {"minLength": 1, "maxLength": MAX_LENGTH}
 
@@ -15,6 +41,7 @@ Token = Annotated[int | None, Query(ge=0, lt=2**63, description="the token of th
 
 _Exact = Annotated[str | None, Field(json_schema_extra=_TEXT)]
 _Beginning = Annotated[str | None, Field(pattern=r"^[^\x00]*$")]
+_Instant = Annotated[datetime, BeforeValidator(_instant)]
 _Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT, description="items on a page")]
 
 
@@ -29,6 +56,27 @@ class HoldersQuery(BaseModel):
     limit: _Limit = 100
 
 
+class HoldsQuery(BaseModel):
+    """Which holds, live at any instant of the period; all that is given must fit."""
+
+    key: _Exact = None
+    key_prefix: _Beginning = None
+    under: _Exact = Field(None, description="this key and all keys under it")
+    holder: _Exact = None
+    since: _Instant | None = None
+    until: _Instant | None = Field(None, description="excluded")
+    after: Annotated[str | None, AfterValidator(_place)] = Field(
+        None, description="`next_after` of the page before"
+    )
+    limit: _Limit = 100
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.since is not None and self.until is not None and self.until < self.since:
+            raise PydanticCustomError("period", "until is before since")
+        return self
+
+
 class AuditQuery(BaseModel):
     """Which entries; all that is given must fit."""
 
@@ -40,8 +88,33 @@ class AuditQuery(BaseModel):
     action: (
         Literal["LockTaken", "LockTakenOver", "LockExtended", "LockReleased", "LockExpired"] | None
     ) = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = Field(None, description="excluded")
+    since: _Instant | None = None
+    until: _Instant | None = Field(None, description="excluded")
     extensions: bool = Field(False, description="show extensions too")
     after: int | None = Field(None, ge=0, lt=2**63, description="`next_after` of the page before")
     limit: _Limit = 100
+
+
+_NAMES = {"key", "token", *HoldersQuery.model_fields, *HoldsQuery.model_fields} | set(
+    AuditQuery.model_fields
+)
+
+
+def check_query(request: Request) -> None:
+    """Refuses a query of which something would be lost: texts that are not UTF-8, and a parameter given twice.
+
+    Read leniently, what is not UTF-8 becomes U+FFFD, so that two keys would be one lock; and of two keys, whoever stood
+    before the router may have judged the other one.
+    """
+    try:
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except UnicodeDecodeError as error:
+        raise _unfit("encoding", "query", f"should be UTF-8: {error.reason}") from error
+    for name in _NAMES:
+        if len(request.query_params.getlist(name)) > 1:
+            raise _unfit("repeated", name, "should be given once")
+
+
+def _unfit(kind: str, name: str, message: str) -> RequestValidationError:
+    error = {"type": kind, "loc": ("query", name), "msg": f"Input {message}", "input": None}
+    return RequestValidationError([error])

@@ -4,18 +4,17 @@
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
-from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from lockledger.asynchronous import AsyncLockLedger
-from lockledger.domain.errors import InvalidKey
 from lockledger.domain.keys import check_holder
 from lockledger.http.bodies import StrictRequest
 from lockledger.http.commands import mount_commands
 from lockledger.http.exchange import Authorize, Exchange
-from lockledger.http.problems import Refusal, refused, unauthenticated
+from lockledger.http.parameters import check_query
+from lockledger.http.problems import Refusal, unauthenticated
 from lockledger.http.reading import mount_reading
 from lockledger.http.units import accept_decorated_override, opening
 from lockledger.ledger import LockLedger
@@ -86,7 +85,7 @@ def _exchange(
         unit: Annotated[Any, Depends(opening(session))],
         recorded: Annotated[Any, Depends(metadata or _nothing)],
     ) -> Exchange:
-        _refuse_mangled_text(request)
+        check_query(request)
         me = check_holder(somebody if holder is None else holder(somebody))
         return Exchange(
             ledger, authorize, principal=somebody, holder=me, unit=unit, metadata=recorded
@@ -97,17 +96,6 @@ def _exchange(
 
 def _nothing() -> None:
     return None
-
-
-def _refuse_mangled_text(request: Request) -> None:
-    # What is not UTF-8 would be read as U+FFFD, so that two different keys became one lock.
-    try:
-        unquote_to_bytes(request.scope["query_string"]).decode()
-    except UnicodeDecodeError as error:
-        invalid = InvalidKey(
-            f"the query is not UTF-8 ({error.reason}): percent-encode its texts as UTF-8"
-        )
-        raise refused(invalid, 422, key=None) from error
 
 
 def _route_class(session: Callable[..., Any]) -> type[APIRoute]:

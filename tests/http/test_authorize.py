@@ -15,9 +15,13 @@ from lockledger.http import Verb, Verdict
 from support.ledgers import unchanged
 from support.sites import ROUTES, Site, identified
 
-ADDRESSES = {**ROUTES, "history": ("GET", "/locks/audit?key=k", None)}
+ADDRESSES = {
+    **ROUTES,
+    "history": ("GET", "/locks/audit?key=k", None),
+    "its holds": ("GET", "/locks/holds?key=k", None),
+}
 COMMANDS = ("take", "release", "extend", "force_release")
-LISTS = ("current_holders", "audit_trail")
+LISTS = ("current_holders", "holds", "audit_trail")
 
 
 def call(site: Site, route: str, user: str | None = "user:7") -> Any:
@@ -100,11 +104,12 @@ def test_the_host_is_asked_once_about_the_live_hold(site: Site, route: str) -> N
     grant = site.ledger.take("k", "user:7", ttl=60)
     assert call(site, route).status_code in (200, 201, 204)
 
-    verb = "audit_trail" if route == "history" else route
+    of_one = {"history": "audit_trail", "its holds": "holds"}
+    verb = of_one.get(route, route)
     hold = Hold(**grant.model_dump(exclude={"created"}))
     assert site.asked[0] == ("user:7", verb, "k", hold)
-    entries = 1 if route == "history" else 0
-    assert site.asked[1:] == [("user:7", verb, "k", hold)] * entries
+    items = [("user:7", verb, "k", hold)] if route in of_one else []
+    assert site.asked[1:] == items
 
 
 @pytest.mark.parametrize("route", LISTS)

@@ -11,7 +11,7 @@ from lockledger.http import lock_router
 from support.sites import ROUTES, Site, identified
 
 COMMANDS = {"take", "release", "extend", "force_release"}
-READING = {"holder_of", "current_holders", "audit_trail"}
+READING = {"holder_of", "current_holders", "holds", "audit_trail"}
 
 
 def nothing(*_: object) -> Any:

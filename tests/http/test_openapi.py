@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations` here: FastAPI reads the annotations of functions inside the tests.
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ DOCUMENTED = {
     ("POST", "/locks/hold/extension"): {200, 401, 403, 404, 409, 422, 503},
     ("POST", "/locks/hold/forced-release"): {200, 401, 403, 404, 412, 422, 503},
     ("GET", "/locks/holders"): {200, 401, 403, 404, 422, 503},
+    ("GET", "/locks/holds"): {200, 401, 403, 404, 422, 503},
     ("GET", "/locks/audit"): {200, 401, 403, 404, 422, 503},
 }
 
@@ -106,15 +108,13 @@ def test_operations_have_names_of_their_own(bare_site: Site) -> None:
     assert len(names) == len(set(names)) == 2 * len(DOCUMENTED)
 
 
+EXAMPLES = 40
 # A good request may be refused for what the lock, the host or the text of a key is.
 ACCEPTABLE = ["2xx", "403", "404", "409", "412", "422"]
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=str)
 @pytest.mark.parametrize("verdict", ["allow", "forbid", "hide"])
-def test_schemathesis_finds_nothing(
-    sqlite_ledgers: Ledgers, verdict: Any, mode: GenerationMode
-) -> None:
+def test_schemathesis_finds_nothing(sqlite_ledgers: Ledgers, verdict: Any) -> None:
     """Requests good and bad: each is answered with a documented status, in the documented form."""
     answered: set[int] = set()
     with site_on(sqlite_ledgers, "sync") as site:
@@ -124,12 +124,13 @@ def test_schemathesis_finds_nothing(
         schema = schemathesis.openapi.from_asgi("/openapi.json", site.app)
         schema.validate()
         schema.config.checks.positive_data_acceptance.expected_statuses = ACCEPTABLE
-        for found in schema.get_all_operations():
+        for found, mode in product(schema.get_all_operations(), GenerationMode):
             assert isinstance(found, Ok)
 
             @settings(
-                max_examples=40 if verdict == "allow" else 5,
+                max_examples=EXAMPLES if verdict == "allow" else EXAMPLES // 5,
                 deadline=None,
+                derandomize=True,
                 suppress_health_check=list(HealthCheck),
             )
             @given(found.ok().as_strategy(generation_mode=mode))
@@ -137,6 +138,5 @@ def test_schemathesis_finds_nothing(
                 answered.add(case.call_and_validate().status_code)
 
             conforms()
-    expected = {"allow": 200, "forbid": 403, "hide": 404}[verdict]
-    assert expected in answered
+    assert answered >= {{"allow": 200, "forbid": 403, "hide": 404}[verdict], 422}
     assert answered <= {200, 201, 204, 403, 404, 405, 409, 412, 422}

@@ -104,6 +104,50 @@ def test_a_page_holds_a_thousand(site: Site) -> None:
     assert [len(page) for page in pages(site, "/locks/holders")] == [100] * 10 + [1]
 
 
+def test_holds_are_live_and_ended_ones_with_their_ends(site: Site) -> None:
+    site.ledger.take("a", "user:8")
+    site.ledger.take("a", "user:7", takeover_reason="the deadline")
+    site.ledger.take("b", "user:9")
+    site.ledger.force_release("b", actor="user:8", reason="cleaning up")
+    [items] = pages(site, "/locks/holds")
+
+    for item, hold in zip(items, site.ledger.holds(), strict=True):
+        told = hold.model_dump(mode="json")
+        assert {name: item[name] for name in told} == told
+    assert [
+        (item["key"], item["holder_name"], item["ended_by"], item["actor_name"]) for item in items
+    ] == [
+        ("a", "Bo", "takeover", "Ann"),
+        ("a", "Ann", None, None),
+        ("b", None, "forced", "Bo"),
+    ]
+    assert items[1]["previous_holder_name"] == "Bo"
+
+
+def test_holds_can_be_narrowed_and_come_in_pages(site: Site) -> None:
+    for key in ("round:5", "round:5:band:2", "round:50"):
+        for holder in ("run:1", "run:2"):
+            site.ledger.take(key, holder)
+            site.ledger.release(key, holder)
+    ends = [hold.ended_at for hold in site.ledger.holds(key="round:5") if hold.ended_at]
+
+    def asked(**query: Any) -> list[list[tuple[str, str]]]:
+        return [
+            [(item["key"], item["holder"]) for item in page]
+            for page in pages(site, "/locks/holds", **query)
+        ]
+
+    everything = [hold.key for hold in site.ledger.holds()]
+    assert [key for page in asked(limit=4) for key, _ in page] == everything
+    assert [len(page) for page in asked(limit=4)] == [4, 2]
+    assert asked(key="round:5") == [[("round:5", "run:1"), ("round:5", "run:2")]]
+    assert {key for key, _ in asked(under="round:5")[0]} == {"round:5", "round:5:band:2"}
+    assert len(asked(key_prefix="round:50")[0]) == 2
+    assert len(asked(holder="run:1")[0]) == 3
+    assert asked(key="round:5", until=ends[0].isoformat()) == [[("round:5", "run:1")]]
+    assert asked(key="round:5", since=ends[1].isoformat()) == [[]]
+
+
 def test_the_audit_trail_tells_everything_in_order(site: Site) -> None:
     site.ledger.take("k", "user:8", ttl=60, metadata={"request": "r1"})
     site.ledger.take("k", "user:7", takeover_reason="the deadline")
@@ -193,12 +237,21 @@ BAD_QUERIES = {
     "NUL in audit prefix": ("/locks/audit?key_prefix=%00", None),
     "bad under": ("/locks/holders?under=%20a", "INVALID_KEY"),
     "bad holder": ("/locks/holders?holder=%20a", "INVALID_HOLDER"),
+    "bad holds key": ("/locks/holds?key=%20a", "INVALID_KEY"),
+    "no place among holds": ("/locks/holds?after=k", None),
+    "NUL in place": ("/locks/holds?after=%00", None),
+    "until before since": (
+        "/locks/holds?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z",
+        None,
+    ),
+    "naive until": ("/locks/holds?until=2026-01-01T00:00:00", None),
     "bad audit key": ("/locks/audit?key=%20a", "INVALID_KEY"),
     "bad audit under": ("/locks/audit?under=%20a", "INVALID_KEY"),
     "bad actor": ("/locks/audit?actor=", "INVALID_HOLDER"),
     "unknown action": ("/locks/audit?action=LockStolen", None),
     "naive since": ("/locks/audit?since=2026-01-01T00:00:00", None),
     "since no instant": ("/locks/audit?since=yesterday", None),
+    "since a number": ("/locks/audit?since=1700000000", None),
     "negative position": ("/locks/audit?after=-1", None),
     "position beyond 64 bits": (f"/locks/audit?after={2**63}", None),
 }
@@ -233,8 +286,10 @@ def test_where_the_next_page_begins_tells_nothing_of_what_is_hidden(site: Site) 
         for query in ({}, {"key_prefix": "b"}, {"after": "a"}):
             for page in pages(site, "/locks/holders", limit=limit, **query):
                 assert "hidden" not in keys(page)
-    answer = site.request("GET", "/locks/holders?limit=2").json()
-    assert answer["next_after"] is None
+        for page in pages(site, "/locks/holds", limit=limit):
+            assert "hidden" not in keys(page)
+    for address in ("/locks/holders", "/locks/holds", "/locks/audit"):
+        assert site.request("GET", f"{address}?limit=2").json()["next_after"] is None
     assert site.request("GET", "/locks/holders?key_prefix=hid").json()["items"] == []
 
 
@@ -243,9 +298,10 @@ def test_names_of_what_is_hidden_are_not_asked_for(site: Site) -> None:
     site.ledger.take("hidden", "user:8")
     site.judge = hidden("hidden")
     pages(site, "/locks/holders")
+    pages(site, "/locks/holds")
     pages(site, "/locks/audit")
 
-    assert site.named == ["user:7", "user:7"]
+    assert site.named == ["user:7"] * 3
 
 
 @pytest.mark.parametrize("verdict", ["hide", "forbid"])

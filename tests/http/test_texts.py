@@ -62,6 +62,8 @@ def _survives(site: Site, key: str) -> None:
     assert site.request("PUT", address, user="user:8").json()["current"]["key"] == key
     [entry] = site.request("GET", f"/locks/audit?{urlencode({'key': key})}").json()["items"]
     assert entry["key"] == key
+    [hold] = site.request("GET", f"/locks/holds?{urlencode({'key': key})}").json()["items"]
+    assert hold["key"] == key
     [hold] = site.request("GET", f"/locks/holders?{urlencode({'under': key})}").json()["items"]
     assert hold["key"] == key
     assert site.request("DELETE", address).status_code == 204
@@ -77,6 +79,7 @@ ROUTES_WITH_A_KEY: list[tuple[str, str, dict[str, object] | None]] = [
     ("DELETE", "/locks/hold", None),
     ("POST", "/locks/hold/extension", {"ttl": 60}),
     ("POST", "/locks/hold/forced-release", {"reason": "why"}),
+    ("GET", "/locks/holds", None),
     ("GET", "/locks/audit", None),
 ]
 
@@ -92,8 +95,17 @@ def test_a_key_that_is_not_utf8_is_422(site: Site) -> None:
     """Read leniently, `Gr%FCn` and `Gr%E4n` would be one lock."""
     for address in ("/locks/hold?key=Gr%FCn", "/locks/holders?key_prefix=%E4"):
         answer = site.request("GET", address)
-        assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_KEY")
-        assert "not UTF-8" in answer.json()["detail"]
+        assert answer.status_code == 422
+        assert "should be UTF-8" in answer.json()["detail"][0]["msg"]
+
+
+def test_a_parameter_that_is_given_twice_is_422(site: Site) -> None:
+    """Whoever stood before the router may have judged the other key."""
+    for address in ("/locks/hold?key=a&key=b", "/locks/audit?key=a&limit=1&key=a"):
+        answer = site.request("GET", address)
+        assert answer.status_code == 422
+        assert answer.json()["detail"][0]["loc"] == ["query", "key"]
+    assert site.request("PUT", "/locks/hold?key=a&trace=1&trace=2").status_code == 201
 
 
 def test_a_holder_of_any_text_survives(bare_site: Site) -> None:

@@ -39,6 +39,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "force_release": ("POST", "/locks/hold/forced-release?key=k", {"reason": "why"}),
     "holder_of": ("GET", "/locks/hold?key=k", None),
     "current_holders": ("GET", "/locks/holders", None),
+    "holds": ("GET", "/locks/holds", None),
     "audit_trail": ("GET", "/locks/audit", None),
 }
 """Each route once: method, address, body. The audit of one lock is a second question of the same verb."""
