@@ -225,7 +225,7 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
 def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: bool) -> Engine:
     options: dict[str, Any] = {
         "isolation_level": "AUTOCOMMIT",
-        "execution_options": {OWN: True},
+        "execution_options": {OWN: url.get_backend_name() != SQLITE or url.database not in _MEMORY},
     }
     if url.get_backend_name() == SQLITE:
         options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool

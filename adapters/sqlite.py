@@ -14,7 +14,15 @@ from sqlalchemy import Connection
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.statements import run
-from lockledger.adapters.store import HEAD_FACTS, Append, Appended, EventStore, Row, Tail
+from lockledger.adapters.store import (
+    HEAD_FACTS,
+    Append,
+    Appended,
+    EventStore,
+    Row,
+    Tail,
+    in_the_place_of,
+)
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import instant_from_text, instant_to_text
 
@@ -36,8 +44,9 @@ class SQLiteEventStore(EventStore):
     def _commit(self, connection: Connection) -> None:
         try:
             run(connection, "COMMIT")
-        except BaseException:
-            self._roll_back(connection)
+        except BaseException as error:
+            with in_the_place_of(error, connection):
+                self._roll_back(connection)
             raise
         connection.commit()
 
@@ -47,6 +56,8 @@ class SQLiteEventStore(EventStore):
         connection.rollback()
 
     def _savepoint_stands(self, connection: Connection) -> bool:
+        if not super()._savepoint_stands(connection):
+            return False
         # Some errors, a full disk among them, make SQLite roll back the whole transaction by itself.
         driver: Any = connection.connection.driver_connection
         return bool(driver.in_transaction)

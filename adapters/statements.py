@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import immutabledict
 
 OWN: Final = "lockledger_own_engine"
-"""The execution option that marks an engine of ours."""
+"""The execution option that marks an engine of ours; it tells whether a connection may be thrown away."""
 
 _OURS: Final = immutabledict[str, Any](
     {"stream_results": False, "yield_per": None, "schema_translate_map": None}
@@ -115,18 +115,24 @@ class _Fetched:
 
 def run(connection: Connection, sql: str, parameters: Any = None) -> Answer:
     """Runs SQL in the driver's own words."""
-    if OWN in connection.get_execution_options():
-        return _run_in_driver(connection, sql, parameters)
+    replaceable = connection.get_execution_options().get(OWN)
+    if replaceable is not None:
+        return _run_in_driver(connection, sql, parameters, replaceable)
     return connection.exec_driver_sql(sql, parameters, _OURS)
 
 
-def _run_in_driver(connection: Connection, sql: str, parameters: Any) -> Answer:
+def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceable: bool) -> Answer:
     driver = connection.connection
     cursor = driver.cursor()
     try:
         cursor.execute(sql, parameters if parameters is not None else ())
     except connection.dialect.loaded_dbapi.Error as error:
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error
+    except BaseException as cancellation:
+        # Nobody knows how far the driver came; what was in memory only must stay, and its driver goes on in order.
+        if replaceable:
+            connection.invalidate(cancellation)
+        raise
     return _Fetched(connection, cursor, sql, parameters)
 
 

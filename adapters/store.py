@@ -186,10 +186,11 @@ class EventStore(ABC):
         run(connection, f"SAVEPOINT {SAVEPOINT}")
         try:
             yield
-        except BaseException:
-            if self._savepoint_stands(connection):
-                run(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-                run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
+        except BaseException as error:
+            with in_the_place_of(error, connection):
+                if self._savepoint_stands(connection):
+                    run(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+                    run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
             raise
         run(connection, f"RELEASE SAVEPOINT {SAVEPOINT}")
 
@@ -200,9 +201,10 @@ class EventStore(ABC):
             self.begin(connection)
         try:
             yield
-        except BaseException:
-            if not connection.invalidated:
-                self._roll_back(connection)
+        except BaseException as error:
+            with in_the_place_of(error, connection):
+                if not connection.invalidated:
+                    self._roll_back(connection)
             raise
         with translated(key=key, commits=True):
             self._commit(connection)
@@ -321,6 +323,18 @@ class EventStore(ABC):
     @abstractmethod
     def _newest(self, connection: Connection, stream: UUID) -> Tail:
         """Where one stream ends."""
+
+
+@contextmanager
+def in_the_place_of(error: BaseException, connection: Connection) -> Iterator[None]:
+    """What fails while this error is cleaned up after takes its place, but never that of a cancellation."""
+    try:
+        yield
+    except Exception as failure:
+        if isinstance(error, Exception):
+            raise
+        if not connection.invalidated:
+            connection.invalidate(failure)
 
 
 HEAD_FACTS: Final = ("version", "ledger", "key", "holder", "token", "expires_at")

@@ -6,8 +6,10 @@ On an async ledger the calls give what is to be awaited.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 Verb = Callable[[Any], Any]
 
 WRITING: dict[str, Verb] = {
@@ -28,6 +30,9 @@ READING: dict[str, Verb] = {
     "current_holders": lambda ledger: ledger.current_holders(),
     "history": lambda ledger: ledger.history("k"),
     "audit_trail": lambda ledger: ledger.audit_trail(),
+    "holds": lambda ledger: ledger.holds(),
+    "holder_at": lambda ledger: ledger.holder_at("k", LONG_AGO),
+    "holders_at": lambda ledger: ledger.holders_at(LONG_AGO),
     "display_names": lambda ledger: ledger.display_names(["run:1"]),
 }
 BOUND = {**WRITING, **GUARD, **READING}
