@@ -37,13 +37,14 @@ class Marks:
         }
         return self.held if hold.ended_by is None else ends[hold.ended_by]
 
-    @property
-    def legend(self) -> str:
-        """What the marks mean."""
-        return (
-            f"{self.taken} taken  {self.taken_over} taken over  {self.released} released  "
-            f"{self.forced} released by force  {self.expired} expired  {self.held} still held"
-        )
+    def legend(self, indent: int, columns: int) -> str:
+        """What the marks mean: under the axis where there is room, else over the whole width, if need be in two lines."""
+        begins = f"{self.taken} taken  {self.taken_over} taken over  {self.held} still held"
+        ends = f"{self.released} released  {self.forced} released by force  {self.expired} expired"
+        line = f"{begins}  {ends}"
+        if indent + len(line) <= columns:
+            return " " * indent + line
+        return line if len(line) <= columns else f"{begins}\n{ends}"
 
 
 UNICODE: Final = Marks("┣", "╋", "┫", "x", "┋", "▶", "━", "…")

@@ -132,7 +132,7 @@ def _picture(
     yield indent + axis.heading()
     yield indent + axis.labels()
     yield from chart.drawn(found, axis, marks, names, key_columns)
-    yield marks.legend if len(indent + marks.legend) > columns else indent + marks.legend
+    yield marks.legend(len(indent), columns)
 
 
 def _terminal_width() -> int:

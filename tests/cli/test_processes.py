@@ -51,7 +51,11 @@ class Terminal:
             stdin=subprocess.DEVNULL,
             stdout=slave if out is None else out,
             stderr=slave,
-            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment},
+            # A width in the environment would count more than the terminal's.
+            env={
+                **{name: value for name, value in os.environ.items() if name != "COLUMNS"},
+                **{"TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment},
+            },
         )
         os.close(slave)
         self.shown = ""
@@ -170,7 +174,9 @@ def test_a_timeline_fits_the_terminal(sqlite_database: Database, process: Proces
     process("take", "k", "h", "--database", sqlite_database.url)
     terminal = Terminal("timeline", LOCKLEDGER_DATABASE=sqlite_database.url)
     assert terminal.finish() == 0
-    assert max(len(line) for line in terminal.shown.splitlines()[:-1]) <= 72
+    lines = terminal.shown.splitlines()
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 72
 
 
 def test_a_reader_that_goes_away_is_no_error(
