@@ -54,7 +54,9 @@ class Terminal:
             # A width in the environment would count more than the terminal's.
             env={
                 **{name: value for name, value in os.environ.items() if name != "COLUMNS"},
-                **{"TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment},
+                "TERM": "xterm",
+                "PYTHONIOENCODING": "utf-8",
+                **environment,
             },
         )
         os.close(slave)
