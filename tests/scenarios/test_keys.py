@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from enum import Enum
 from random import Random
 from unicodedata import normalize
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection
 
 from lockledger import (
     Hold,
@@ -23,11 +21,11 @@ from lockledger import (
     LockedByOther,
     LockLedger,
     LockTaken,
-    Policy,
     lock_key,
 )
 from lockledger.domain.keys import lock_id
 from support.ledgers import Ledgers
+from support.uncommitted import uncommitted_take
 
 
 def test_s58_texts_that_look_alike_are_locks_of_their_own(ledger: LockLedger) -> None:
@@ -164,37 +162,15 @@ def test_s65_a_grant_of_another_tenant_opens_nothing(ledgers: Ledgers) -> None:
     assert a.is_locked("k")
 
 
-def while_a_take_is_open(ledgers: Ledgers, key: str, body: Callable[[], None]) -> None:
-    """Another thread's take of the key has written and not committed while the body runs."""
-    written, over = threading.Event(), threading.Event()
-
-    class Slow(Policy[Connection]):
-        def recorded(self, connection: Connection, events: object) -> None:
-            written.set()
-            assert over.wait(10)
-
-    slow = ledgers.open(policy=Slow())
-    taking = threading.Thread(target=lambda: slow.take(key, "A"))
-    taking.start()
-    try:
-        assert written.wait(10)
-        body()
-    finally:
-        over.set()
-        taking.join()
-
-
 def test_s65b_different_keys_never_wait_for_each_other(postgres_ledgers: Ledgers) -> None:
     engine = postgres_ledgers.database.engine(connect_args={"options": "-c lock_timeout=1"})
     ledger = postgres_ledgers.open(url_or_engine=engine)
 
-    def take_others() -> None:
+    with uncommitted_take(postgres_ledgers, "0"):
         for number in range(1, 50):
             key = str(number * 641)
             assert ledger.take(key, "B").created
             assert ledger.release(key, "B")
-
-    while_a_take_is_open(postgres_ledgers, "0", take_others)
 
 
 def test_s65b_on_sqlite_a_writer_waits_for_any_writer_and_is_never_refused_for_it(
@@ -202,15 +178,10 @@ def test_s65b_on_sqlite_a_writer_waits_for_any_writer_and_is_never_refused_for_i
 ) -> None:
     ledger = sqlite_ledgers.open()
     granted: list[bool] = []
-
-    def take_another() -> None:
-        taker = threading.Thread(target=lambda: granted.append(ledger.take("641", "B").created))
+    taker = threading.Thread(target=lambda: granted.append(ledger.take("641", "B").created))
+    with uncommitted_take(sqlite_ledgers, "0"):
         taker.start()
         taker.join(0.1)
         assert granted == []
-        takers.append(taker)
-
-    takers: list[threading.Thread] = []
-    while_a_take_is_open(sqlite_ledgers, "0", take_another)
-    takers[0].join()
+    taker.join()
     assert granted == [True]
