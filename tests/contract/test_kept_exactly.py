@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections import OrderedDict
+from datetime import datetime, timedelta, timezone
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from lockledger import LockLedger
+from support.ledgers import Ledgers
 from support.stories import at
 
 HUNDRED_YEARS = timedelta(days=36525)
@@ -94,3 +98,54 @@ def test_metadata_within_the_limits_comes_back_equal(ledger: LockLedger) -> None
         found: list[Any] = [grant, hold, first, first.after, last, event]
         assert [each.metadata for each in found] == [metadata] * len(found)
         assert repr(hold.metadata) == repr(metadata), "numbers keep their kind, keys their order"
+
+
+class Word(StrEnum):
+    ROUND = "round:5"
+    RUN = "run:1"
+    WHY = "why"
+
+
+class Later(datetime):
+    """As libraries for dates have them."""
+
+
+def test_texts_of_other_classes_are_kept_as_plain_ones(ledgers: Ledgers) -> None:
+    ledger = ledgers.open(name=Word.WHY)
+
+    grant = ledger.take(Word.ROUND, Word.RUN, actor=Word.RUN)
+    ledger.take("round:5", "run:2", takeover_reason=Word.WHY)
+
+    assert [type(text) for text in (ledger.name, grant.key, grant.holder)] == [str, str, str]
+    entries = ledgers.open(name="why").history("round:5")
+    assert [(entry.holder, entry.reason) for entry in entries] == [
+        ("run:1", None),
+        ("run:2", "why"),
+    ]
+    assert repr(entries[0].holder) == "'run:1'"
+
+
+def test_metadata_of_any_mapping_is_kept_as_a_plain_object(ledger: LockLedger) -> None:
+    brought = MappingProxyType({"a": OrderedDict(b=(1, 2)), "word": Word.WHY, "n": Number.FIVE})
+
+    grant = ledger.take("k", "run:1", metadata=brought)
+
+    expected = {"a": {"b": [1, 2]}, "word": "why", "n": 5}
+    assert repr(grant.metadata) == repr(expected)
+    assert ledger.history("k")[0].metadata == expected
+
+
+class Number(IntEnum):
+    FIVE = 5
+
+
+def test_instants_of_any_zone_and_class_are_kept_in_plain_utc(ledgers: Ledgers) -> None:
+    tokyo = timezone(timedelta(hours=9))
+    ledger = ledgers.open(clock=lambda: Later(2026, 3, 2, 18, 0, tzinfo=tokyo))
+
+    grant = ledger.take("k", "run:1", ttl=Later(2026, 3, 2, 18, 1, tzinfo=tokyo))
+
+    assert (grant.taken_at, grant.expires_at) == (at(0), at(60))
+    assert repr(grant.taken_at) == repr(at(0))
+    assert ledger.holder_of("k") == ledger.current_holders()[0]
+    assert repr(ledger.history("k")[0].occurred_at) == repr(at(0))

@@ -8,10 +8,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 
 from lockledger import Grant, LockLedger, SchemaMismatch
 from support.ledgers import Ledgers
@@ -29,6 +30,43 @@ def test_a_ledger_in_memory_is_shared_by_threads_and_gone_when_closed() -> None:
         assert live_a_life(ledger, "other") == LIFE
     with LockLedger("sqlite://") as ledger, pytest.raises(SchemaMismatch):
         ledger.take("k", "run:1")
+
+
+# In files
+
+
+@pytest.mark.parametrize("name", ["a b.db", "50%.db", "a#b.db", "a?b.db", "ä;'\".db", "file"])
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    url = URL.create("sqlite", database=str(tmp_path / name))
+    with LockLedger(url) as ledger:
+        ledger.migrate()
+        assert live_a_life(ledger) == LIFE
+    assert (tmp_path / name).stat().st_size > 0
+    with LockLedger(url) as ledger:
+        assert len(ledger.history("k", extensions=True)) == len(LIFE)
+
+
+def test_a_mistyped_path_leaves_no_file_behind(tmp_path: Path) -> None:
+    with LockLedger(f"sqlite:///{tmp_path}/typo.db") as ledger:
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch, match="run `lockledger migrate`") as missing:
+                ledger.take("k", "run:1")
+            assert "typo.db" in "".join(missing.value.__notes__)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_is_meant_from_where_the_ledger_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LockLedger("sqlite:///here.db") as ledger:
+        ledger.migrate()
+        ledger.take("k", "run:1")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(ledger.is_locked, ["k"] * 9)) == [True] * 9
+    assert list(tmp_path.rglob("here.db")) == [tmp_path / "here.db"]
 
 
 # Closed
