@@ -8,7 +8,7 @@ FOLDERS := adapters domain migrations projections
 PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .DEFAULT_GOAL := ready
-.PHONY: ready view demo test lint check lock clean
+.PHONY: ready view demo test lint check benchmark lock clean
 
 ready: $(READY) view
 
@@ -54,6 +54,10 @@ lint: ready
 check: lint test
 
 # Keeps the versions that still fit; ARGS=--upgrade takes the newest.
+# By hand: a few minutes on a quiet machine.
+benchmark: ready
+	$(BIN)/python tests/benchmarks/throughput.py $(ARGS)
+
 lock:
 	@rm -rf .venv-lock
 	python3 -m venv .venv-lock
