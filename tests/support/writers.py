@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from lockledger import (
@@ -135,3 +137,31 @@ def take_over_and_tell(url: str, number: int, keys: list[str], pipe: Any) -> Non
             key = chance.choice(keys)
             grant = ledger.take(key, f"run:{number}", takeover_reason="my turn", if_mine="replace")
             pipe.send((key, grant.token))
+
+
+def take_over_patiently(url: str, number: int, turns: int, barrier: Any) -> float:
+    """Takes one lock over as fast as it can; gives the longest time that a call took, in seconds."""
+    longest = 0.0
+    with LockLedger(url) as ledger:
+        ledger.holder_of("warm")
+        barrier.wait()
+        for _ in range(turns):
+            began = time.monotonic()
+            ledger.take("k", f"run:{number}", takeover_reason="my turn", if_mine="replace")
+            longest = max(longest, time.monotonic() - began)
+    return longest
+
+
+def take_with_little_room(url: str, barrier: Any) -> str:
+    """Takes a lock over while no file may grow any more; gives the name of the error."""
+    barrier.wait()
+    with LockLedger(url) as ledger:
+        ledger.holder_of("k")
+        log = Path(f"{make_url(url).database}-wal")
+        # Beyond it a write fails as an input or output error, and not as a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, resource.RLIM_INFINITY))
+        try:
+            ledger.take("k", "ben", takeover_reason="urgent", metadata={"note": "x" * 8000})
+        except (DBAPIError, LockLedgerError) as error:
+            return type(error).__name__
+        return "granted"
