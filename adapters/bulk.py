@@ -7,12 +7,12 @@ from sqlalchemy import Connection
 SYNCHRONOUS: Final = "NORMAL"
 """For `Source`: a crash of the machine may take back the newest commits, and never leaves half of one."""
 
-_PAGES_BETWEEN_CHECKPOINTS = 8192
+_PAGES_BETWEEN_CHECKPOINTS = 16_384
 _CACHE_KIBIBYTES = 16_384
 
 
 def prepare(connection: Connection) -> None:
-    """Lets the write-ahead log of this connection grow to 32 MiB before it is checkpointed, with a larger cache."""
+    """Lets the write-ahead log of this connection grow to 64 MiB before it is checkpointed, with a larger cache."""
     connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint = {_PAGES_BETWEEN_CHECKPOINTS}")
     connection.exec_driver_sql(f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}")
 

@@ -65,6 +65,8 @@ def _is_driver_error(error: BaseException) -> bool:
 
 
 def _database_sentence(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return f"PostgreSQL's driver cannot be loaded: {error}; {_DRIVER}"
     sqlite_code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     if sqlite_code is not None:
         remedy = _SQLITE.get(sqlite_code & 0xFF)
@@ -76,6 +78,7 @@ def _database_sentence(error: BaseException) -> str:
 
 
 _UNREACHED = "check --database or LOCKLEDGER_DATABASE, and that the server runs and lets you in"
+_DRIVER = "pip install 'psycopg[binary]', or install the system's libpq"
 _POSTGRESQL = {
     "25006": "connect to a server that may be written to",
     "28000": _UNREACHED,

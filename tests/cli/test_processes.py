@@ -114,6 +114,14 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     assert "pip install 'lockledger[cli]'" in ran.stderr
 
 
+def test_without_libpq_it_says_what_to_install(process: Process) -> None:
+    # This implementation is in none of the packages that the project installs.
+    ran = process("holders", "--database", "postgresql://127.0.0.1/x", env={"PSYCOPG_IMPL": "c"})
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert "pip install 'psycopg[binary]'" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
 def test_looking_around_imports_no_alembic_and_no_rich(sqlite_database: Database) -> None:
     code = (
         "import sys; from lockledger.cli.program import run; code = run(['holders']);"
