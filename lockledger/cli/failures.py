@@ -60,7 +60,7 @@ def sentence(error: BaseException) -> str:
 
 def _is_driver_error(error: BaseException) -> bool:
     return any(kind.__module__.partition(".")[0] == "psycopg" for kind in type(error).__mro__) or (
-        isinstance(error, ImportError) and "pq wrapper" in str(error)
+        isinstance(error, ImportError) and "psycopg" in str(error)
     )
 
 
