@@ -1,10 +1,11 @@
 """Answers as people and as programs read them, with the host's display names beside the ids."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from lockledger.cli.given import Given
-from lockledger.cli.output import moment, print_json, print_table
+from lockledger.cli.output import moment, print_json, print_table, safe
 from lockledger.domain.errors import LockLedgerError
 from lockledger.domain.holds import AuditEntry, Grant, Hold, HoldFacts, Page
 from lockledger.ledger import LockLedger
@@ -59,8 +60,6 @@ def print_hold(given: Given, ledger: LockLedger, hold: Hold | Grant, what: str) 
     if given.json:
         print_json(named(given, hold_facts(hold), names))
         return
-    from lockledger.cli.output import safe
-
     name = names.get(hold.holder)
     who = hold.holder if name is None else f"{hold.holder} ({name})"
     until = "without expiry" if hold.expires_at is None else f"until {moment(hold.expires_at)}"
@@ -111,8 +110,6 @@ def text_of(fact: str) -> Callable[[Facts], str]:
 
 def moment_of(fact: str, otherwise: str = "-") -> Callable[[Facts], str]:
     """A column with an instant."""
-    from datetime import datetime
-
     return lambda row: otherwise if row[fact] is None else moment(datetime.fromisoformat(row[fact]))
 
 

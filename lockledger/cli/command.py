@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -52,28 +53,28 @@ def command(app: typer.Typer, name: str) -> Callable[[F], F]:
             given = Given(**common, json=values.pop("json")).over(context.obj or Given())
             raise typer.Exit(attempt(given, lambda: function(given, **values)))
 
-        parameters = [
-            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        ]
-        parameters += [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in list(inspect.signature(function).parameters.values())[1:]
-        ]
-        parameters += [
-            inspect.Parameter(
-                option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-            )
-            for option, annotation, default in (
-                *((option, annotation, None) for option, annotation in _COMMON.items()),
-                ("json", Json, False),
-            )
-        ]
+        parameters = _parameters(function)
         invoked.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         invoked.__annotations__ = {each.name: each.annotation for each in parameters}
         app.command(name, help=inspect.getdoc(function))(invoked)
         return function
 
     return register
+
+
+def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """What Typer is to see: the function's own parameters behind the first, and then the common ones."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = list(inspect.signature(function).parameters.values())[1:]
+    return [
+        inspect.Parameter("context", keyword, annotation=typer.Context),
+        *(parameter.replace(kind=keyword) for parameter in own),
+        *(
+            inspect.Parameter(option, keyword, default=None, annotation=annotation)
+            for option, annotation in _COMMON.items()
+        ),
+        inspect.Parameter("json", keyword, default=False, annotation=Json),
+    ]
 
 
 def attempt(given: Given, work: Callable[[], int | None]) -> int:
@@ -103,6 +104,7 @@ def report(given: Given, error: BaseException) -> None:
     if given.json:
         from lockledger.cli.answers import error_facts
 
-        print(output.json_text(error_facts(given, error, text)), file=sys.stderr)
+        with suppress(BrokenPipeError):
+            output.print_json(error_facts(given, error, text), sys.stderr)
     else:
         output.message(text)

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TextIO
@@ -56,15 +57,16 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def print_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
-    text = json_text(value)
-    print(text if speaks_unicode(sys.stdout) else json.dumps(value))
+def print_json(value: Any, stream: TextIO | None = None) -> None:
+    """One JSON value on a line of its own, on standard output unless told."""
+    stream = stream or sys.stdout
+    print(json_text(value) if speaks_unicode(stream) else json.dumps(value), file=stream)
 
 
 def message(text: str) -> None:
-    """A line for the person, on standard error."""
-    print(f"lockledger: {safe(text)}", file=sys.stderr)
+    """A line for the person, on standard error; when nobody reads that, the exit code still tells."""
+    with suppress(BrokenPipeError):
+        print(f"lockledger: {safe(text)}", file=sys.stderr)
 
 
 def speaks_unicode(stream: TextIO) -> bool:

@@ -51,23 +51,27 @@ class Run:
 
         Raises `BadLine` for a command outside the limits; nothing is recorded for it.
         """
-        self._now = line.at
         self._busy = True
         try:
+            happened = self._carried_out(line)
+            self._next_line = line.number + 1
+        finally:
+            self._busy = False
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return happened
+
+    def _carried_out(self, line: Line) -> Sequence[str]:
+        self._now = line.at
+        try:
             performed = self._workings.perform_alone(self._connection, line.command(self._door))
-            happened = [each.event.action for each in performed.events] or ["unchanged"]
         except _REFUSALS:
-            happened = ["refused"]
+            return ("refused",)
         except LockLedgerError as error:
             if not isinstance(error, ValueError):
                 raise
             raise BadLine(line.number, f"cannot be carried out: {error}") from error
-        finally:
-            self._busy = False
-        self._next_line = line.number + 1
-        if self._interrupted:
-            raise KeyboardInterrupt
-        return happened
+        return [each.event.action for each in performed.events] or ("unchanged",)
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         """What Ctrl-C does; the second one does not wait."""

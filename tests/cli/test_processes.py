@@ -208,6 +208,26 @@ def test_a_reader_that_goes_away_is_no_error(
         assert (running.wait(), said) == (0, b"")
 
 
+def test_an_error_that_nobody_reads_keeps_its_exit_code(sqlite_database: Database) -> None:
+    for form in ([], ["--json"]):
+        running = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "lockledger",
+                "holders",
+                *form,
+                "--database",
+                "sqlite:///nowhere.db",
+            ],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        assert running.stderr is not None
+        running.stderr.close()
+        assert running.wait() == 4
+
+
 def test_output_that_cannot_be_written_is_an_error(
     sqlite_database: Database, process: Process
 ) -> None:
