@@ -36,7 +36,7 @@ class AskingLedger(BoundLedger):
     ) -> None:
         super().__init__(workings, host, actor=actor, metadata=metadata)
         self._question = question
-        self.met: Hold | None = None
+        self._met = 0
 
     def look(self, key: str) -> Hold | None:
         """The live hold, once the host has been asked about it."""
@@ -44,20 +44,27 @@ class AskingLedger(BoundLedger):
         self._put(key, current)
         return current
 
+    def look_again(self, key: str) -> Hold | None:
+        """The live hold as it is by now, which the host is asked about if it is another one."""
+        return self._meet(key, self.holder_of(key))
+
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command, if the host allows it for the very hold that it is decided on."""
         self.look(command.key)
 
         def decide(lock: Lock, now: datetime, look: Any) -> Decision[T]:
-            current = lock.live_hold(now)
-            if _token(current) != _token(self.met):
-                self._put(command.key, current)
+            self._meet(command.key, lock.live_hold(now))
             return command.decide(lock, now, look)
 
         return super().perform(replace(command, decide=decide))
 
+    def _meet(self, key: str, current: Hold | None) -> Hold | None:
+        if _token(current) != self._met:
+            self._put(key, current)
+        return current
+
     def _put(self, key: str, current: Hold | None) -> None:
-        self.met = current
+        self._met = _token(current)
         self._question(key, current)
 
 

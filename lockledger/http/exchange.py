@@ -155,7 +155,9 @@ class Exchange:
         """The refusal with its names, asked for while the transaction is still open."""
         if status not in (409, 412):
             return refused(error, status, key=key)
-        current = ledger.met if isinstance(error, NotLockable) else error.current
+        # A policy that refuses does not say who holds it, and may have waited since the host was asked.
+        by_policy = isinstance(error, NotLockable)
+        current = ledger.look_again(key) if by_policy and key is not None else error.current
         detail = str(error)
         if not self._shows(current, key):
             current, detail = None, HIDDEN

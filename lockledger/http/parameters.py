@@ -11,18 +11,22 @@ from pydantic_core import PydanticCustomError
 
 from lockledger.domain.keys import MAX_LENGTH
 from lockledger.past import place_of
-from lockledger.queries import MAX_LIMIT
+from lockledger.queries import MAX_LIMIT, checked_instant
 
 
 def _instant(given: object) -> datetime:
     # pydantic by itself would also take a number, and guess whether it counts seconds or milliseconds.
     try:
         instant = datetime.fromisoformat(given) if isinstance(given, str) else None
+        checked = checked_instant(instant, "the instant")
     except ValueError:
-        instant = None
-    if instant is None or instant.utcoffset() is None:
-        raise PydanticCustomError("instant", "Input should be an instant with its time zone")
-    return instant
+        checked = None
+    if checked is None:
+        raise PydanticCustomError(
+            "instant",
+            "Input should be an instant with its time zone, of a year from 1 to 9999 in UTC",
+        )
+    return checked
 
 
 def _place(after: str | None) -> str | None:

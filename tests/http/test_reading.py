@@ -252,6 +252,8 @@ BAD_QUERIES = {
     "naive since": ("/locks/audit?since=2026-01-01T00:00:00", None),
     "since no instant": ("/locks/audit?since=yesterday", None),
     "since a number": ("/locks/audit?since=1700000000", None),
+    "since before time": ("/locks/audit?since=0001-01-01T00:00:00%2B01:00", None),
+    "until before time": ("/locks/holds?until=0001-01-01T00:00:00%2B01:00", None),
     "negative position": ("/locks/audit?after=-1", None),
     "position beyond 64 bits": (f"/locks/audit?after={2**63}", None),
 }
