@@ -6,6 +6,7 @@ Open a `LockLedger` on a database URL or an engine, `migrate()` once, then `take
 from lockledger.adapters.sessions import configure_sqlite
 from lockledger.asynchronous import AsyncBoundLedger, AsyncLockLedger, AsyncSubscription
 from lockledger.bound import BoundLedger
+from lockledger.checkpoints import Checkpoint
 from lockledger.domain.errors import (
     ConcurrencyConflict,
     EventFormatMismatch,
@@ -36,6 +37,7 @@ from lockledger.domain.events import (
     LockTaken,
     LockTakenOver,
 )
+from lockledger.domain.faults import Fault
 from lockledger.domain.holds import AuditEntry, Grant, Hold, Page, RecordedEvent
 from lockledger.domain.keys import lock_key, new_holder
 from lockledger.domain.lock import Lock
@@ -43,16 +45,20 @@ from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
 from lockledger.holding import Held
 from lockledger.ledger import LockLedger
 from lockledger.subscription import Subscription
+from lockledger.verification import Advance, Verification
 
 __all__ = [
+    "Advance",
     "AsyncBoundLedger",
     "AsyncLockLedger",
     "AsyncSubscription",
     "AuditEntry",
     "BoundLedger",
+    "Checkpoint",
     "Clock",
     "ConcurrencyConflict",
     "EventFormatMismatch",
+    "Fault",
     "Grant",
     "Held",
     "Hold",
@@ -87,6 +93,7 @@ __all__ = [
     "Subscription",
     "TakeRequest",
     "TamperedLedger",
+    "Verification",
     "WaitTimeout",
     "configure_sqlite",
     "lock_key",

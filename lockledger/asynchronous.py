@@ -35,13 +35,14 @@ from lockledger.holding import (
 )
 from lockledger.ledger import LockLedger
 from lockledger.past import PastVerbs
+from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import Feed, poll_seconds
 from lockledger.verbs import Verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V", bound=PastVerbs)
+V = TypeVar("V", bound=PastVerbs | ProvingVerbs)
 
 
 class AsyncVerbs(ABC):
@@ -303,6 +304,9 @@ class AsyncLockLedger(_EveryVerb):
     ) -> AsyncBoundLedger:
         """The verbs inside the caller's open transaction; see `LockLedger.using`."""
         return AsyncBoundLedger(self._ledger, session_or_connection, actor=actor, metadata=metadata)
+
+    verify = awaited(LockLedger.verify)
+    checkpoint = awaited(LockLedger.checkpoint)
 
     async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""

@@ -32,6 +32,7 @@ from lockledger.holding import (
     margin,
     may_remain,
 )
+from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.verbs import Verbs
@@ -44,7 +45,7 @@ BATCH = 100
 """Keys in one transaction of a verb for many locks."""
 
 
-class LockLedger(Verbs):
+class LockLedger(Verbs, ProvingVerbs):
     """A ledger of business locks on PostgreSQL or SQLite; threads may share it.
 
     `url_or_engine`: a database URL (`postgresql+psycopg://…`, `sqlite:///file.db`), for which the ledger opens and

@@ -1,0 +1,208 @@
+"""One stream of events, followed from its first: versions without gaps, the hash chain, positions, and the rules.
+
+What an event says is believed only when its hash is right. An event that is missing or wrong is one fault, and the next
+one is judged by itself: what it is chained to may be known from the audit trail.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import UUID
+
+from lockledger.adapters.encoding import FIRST, decode, event_hash
+from lockledger.domain.errors import EventFormatMismatch, TamperedLedger, shown
+from lockledger.domain.events import EVENTS, LockEvent
+from lockledger.domain.faults import Fault, FaultKind
+from lockledger.domain.keys import lock_id
+from lockledger.domain.lock import Lock, evolve
+from lockledger.domain.succession import misfit
+
+OURS: Final = "lockledger."
+
+
+class Chain:
+    """Where one stream stands after the events it has been shown, which come in version order."""
+
+    def __init__(
+        self,
+        ledger: str,
+        stream: UUID,
+        *,
+        key: str | None,
+        last_position: int | None,
+        rules: bool,
+    ) -> None:
+        self.stream = stream
+        self.key = key
+        """What the lock is called: by other tables, until an event that can be believed says it."""
+        self.foreign: bool | None = None
+        """Whether it is a stream of events that is no lock; `None` before its first event."""
+        self.version = 0
+        self.missing: list[tuple[int, int]] = []
+        """Versions that are not there, first and last of each gap."""
+        self.event: LockEvent | None = None
+        """The event shown last, if it can be believed."""
+        self.position: Any = 0
+        self.misplaced = False
+        """Whether the event shown last has a position that cannot be its own."""
+        self.faulty = False
+        """Whether any event was missing or not to be believed."""
+        self._ledger = ledger
+        self._rules = rules
+        self._last_position = last_position
+        self._previous: tuple[bytes, ...] = (FIRST,)
+        self._lock: Lock | None = None
+        self._proven: str | None = None
+
+    def skip_to(self, version: int) -> Fault:
+        """The fault that the events before this version are not there; it is shown next."""
+        return self._gap(self.version + 1, version - 1, f"version {version}")
+
+    def follow(
+        self, version: Any, position: Any, topic: Any, state: Any, stored_hash: Any
+    ) -> Iterator[Fault]:
+        """Looks at the event after those shown. Raises `EventFormatMismatch` for one of a later release."""
+        self.event = None
+        if self.foreign is None:
+            self.foreign = not str(topic).startswith(OURS)
+        self.version = max(self.version, version)
+        right = self._chained(version, topic, state, stored_hash)
+        if right is not None:
+            yield self._wrong("event_hash", version, position, right, _hex(stored_hash))
+        elif self.foreign:
+            if str(topic).startswith(OURS):
+                yield self._wrong(
+                    "event_foreign", version, position, "no event of a lock", shown(topic)
+                )
+            yield from self._placed(version, position)
+        elif topic not in EVENTS:
+            yield self._wrong(
+                "event_foreign", version, position, "an event of a lock", shown(topic)
+            )
+        else:
+            yield from self._believed(version, position, topic, state)
+
+    def witnessed(self, event_hash: Any) -> None:
+        """What the audit trail says is the hash of the event that is missing or wrong right before the next one."""
+        self._previous = (*self._previous, event_hash)
+
+    def ends_at(self, version: int) -> Iterator[Fault]:
+        """Other tables tell of events up to this version, which are not there."""
+        yield self._gap(self.version + 1, version, "nothing")
+        self.version = version
+
+    def _gap(self, first: int, last: int, found: str) -> Fault:
+        self.missing.append((first, last))
+        self.faulty = True
+        self._lock, self._previous = None, ()
+        which = f"version {first}" if first == last else f"versions {first} to {last}"
+        return self._fault("event_missing", first, None, which, found)
+
+    def _chained(self, version: Any, topic: Any, state: Any, stored: Any) -> str | None:
+        """The hash that the event should have, `None` when it has it, or when nobody knows what it is chained to."""
+        if not self._previous:
+            self._previous = (stored,)
+            return None
+        computed = FIRST
+        for previous in self._previous:
+            try:
+                computed = event_hash(previous, self._ledger, self.stream, version, topic, state)
+            except (AttributeError, TypeError, OverflowError, UnicodeError):
+                self._previous = (stored,)
+                return "a hash of text, and what it is of"
+            if computed == stored:
+                self._previous = (computed,)
+                return None
+        first = event_hash(self._previous[0], self._ledger, self.stream, version, topic, state)
+        # Either the event was changed or its hash: the next one tells which of the two it is chained to.
+        self._previous = (stored, first) if isinstance(stored, bytes) else (first,)
+        return first.hex()
+
+    def _believed(self, version: int, position: Any, topic: str, state: str) -> Iterator[Fault]:
+        try:
+            event = decode(self.stream, version, topic, state)
+        except EventFormatMismatch:
+            raise
+        except TamperedLedger as unreadable:
+            yield self._wrong(
+                "event_unreadable",
+                version,
+                position,
+                f"a readable {topic}",
+                str(unreadable.__cause__ or unreadable).partition("\n")[0],
+            )
+            return
+        if event.key != self._proven:
+            right = lock_id(self._ledger, event.key)
+            if right != self.stream:
+                yield self._wrong(
+                    "rule",
+                    version,
+                    position,
+                    f"the stream {right} of {shown(event.key)}",
+                    f"stream {self.stream}",
+                )
+                return
+            self.key = self._proven = event.key
+        if self._rules:
+            if (fault := misfit(self._before(event), event)) is not None:
+                yield self._fault(
+                    "rule",
+                    version,
+                    position,
+                    "an event that a verb could have recorded",
+                    f"{event.action}: {fault}",
+                )
+            self._lock = evolve(event)
+        self.event = event
+        yield from self._placed(version, position)
+
+    def _before(self, event: LockEvent) -> Lock:
+        """The lock before the event; what the event itself says of it where the one before cannot be believed."""
+        if self._lock is not None:
+            return self._lock
+        if not self.faulty:
+            return Lock(self.stream, event.key)
+        return Lock(self.stream, event.key, event.originator_version - 1, event.before())
+
+    def _placed(self, version: int, position: Any) -> Iterator[Fault]:
+        self.misplaced = True
+        if not isinstance(position, int) or position <= self.position:
+            yield self._fault(
+                "position", version, position, f"a position after {self.position}", shown(position)
+            )
+        elif self._last_position is not None and position > self._last_position:
+            yield self._fault(
+                "position",
+                version,
+                position,
+                f"a position up to {self._last_position}, the last that was given",
+                shown(position),
+            )
+        else:
+            self.misplaced = False
+            self.position = position
+
+    def _wrong(
+        self, kind: FaultKind, version: Any, position: Any, expected: str, found: str
+    ) -> Fault:
+        """A fault of an event that is not to be believed."""
+        self.faulty = True
+        self._lock = None
+        return self._fault(kind, version, position, expected, found)
+
+    def _fault(
+        self, kind: FaultKind, version: Any, position: Any, expected: str, found: str
+    ) -> Fault:
+        return Fault(
+            kind=kind,
+            key=self.key,
+            lock_id=self.stream,
+            version=version,
+            position=position if isinstance(position, int) else None,
+            expected=expected,
+            found=found,
+        )
+
+
+def _hex(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else shown(value)

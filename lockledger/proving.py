@@ -1,0 +1,55 @@
+"""The verbs that prove a ledger. They need a snapshot of their own, so a ledger has them only outside other transactions."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+
+from sqlalchemy import Connection
+
+from lockledger.checkpoints import Checkpoint, make_checkpoint
+from lockledger.verification import OnAdvance, Verification, verify
+from lockledger.workings import Workings
+
+
+class ProvingVerbs(ABC):
+    """Prove a ledger, keep a checkpoint of it, and repair what is derived from its events."""
+
+    _workings: Workings
+
+    @abstractmethod
+    def _connection(
+        self, *, busy_timeout: float | None = None
+    ) -> AbstractContextManager[Connection]:
+        """A connection in AUTOCOMMIT, the schema looked at."""
+
+    def verify(
+        self, *, checkpoint: Checkpoint | None = None, progress: OnAdvance = None
+    ) -> Verification:
+        """Proves the ledger in one snapshot, while others go on: nothing is locked, nobody waits, memory stays flat.
+
+        Each event's hash, each lock's chain and versions, that every event can be read and could have been recorded by
+        a verb after those before it, positions, and that current holders, audit trail and ended holds say exactly what
+        follows from the events. With a `checkpoint` also that every event it covers is still there, unchanged and at
+        its position: only that finds the loss of a lock's newest events, or of a lock, with all that was derived.
+
+        Faults are no errors: look at `Verification.ok` and `.faults`, of which it keeps the first 1,000. `progress` is
+        called now and then with an `Advance`.
+
+        Raises `ValueError` for another ledger's checkpoint, `EventFormatMismatch` for events of a later release.
+        """
+        if checkpoint is not None and checkpoint.ledger != self._workings.name:
+            raise ValueError(
+                f"the checkpoint is of the ledger {checkpoint.ledger!r}, this one is {self._workings.name!r}"
+            )
+        with self._connection() as connection:
+            return verify(connection, self._workings.store, checkpoint=checkpoint, told=progress)
+
+    def checkpoint(self) -> Checkpoint:
+        """A hash over every settled event, for an auditor to keep where nobody who may write here can.
+
+        Events of transactions that are open now, and what was recorded after they began, may be left out. Keep
+        `Checkpoint.to_json()` in a file; `Checkpoint.from_json` reads it back for `verify`.
+        """
+        with self._connection() as connection:
+            return make_checkpoint(
+                connection, self._workings.store, self._workings.clock(connection)
+            )
