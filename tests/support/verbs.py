@@ -18,8 +18,10 @@ WRITING: dict[str, Verb] = {
     "release": lambda ledger: ledger.release("k", "run:1"),
     "try_release": lambda ledger: ledger.try_release("k", "run:1"),
     "extend": lambda ledger: ledger.extend("k", "run:1", 60),
-    "take_all": lambda ledger: ledger.take_all(["k", "l"], "run:1"),
     "force_release": lambda ledger: ledger.force_release("k", actor="user:9", reason="why"),
+}
+MANY: dict[str, Verb] = {
+    "take_all": lambda ledger: ledger.take_all(["k", "l"], "run:1"),
     "release_all": lambda ledger: ledger.release_all(holder="run:1", actor="user:9", reason="why"),
     "expire_due": lambda ledger: ledger.expire_due(),
 }
@@ -35,4 +37,4 @@ READING: dict[str, Verb] = {
     "holders_at": lambda ledger: ledger.holders_at(LONG_AGO),
     "display_names": lambda ledger: ledger.display_names(["run:1"]),
 }
-BOUND = {**WRITING, **GUARD, **READING}
+BOUND = {**WRITING, **MANY, **GUARD, **READING}
