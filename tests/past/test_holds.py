@@ -60,6 +60,8 @@ def test_a_hold_has_ended_at_the_instant_of_its_expiry(
     assert ledger.holds()[0].ended_at is None
     clock.set(10)
     assert ledger.holds()[0].ended_by == "expiry"
+    assert len(ledger.holds(since=at(10) - MICROSECOND)) == 1
+    assert len(ledger.holds(since=at(10))) == 0
 
 
 def test_a_hold_stays_live_where_the_clock_ran_back(
