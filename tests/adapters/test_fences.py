@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Connection
 
-from lockledger import LockedByOther, LockLedger
+from lockledger import HoldChanged, LockedByOther, LockLedger
 from lockledger.adapters.postgres import PostgresEventStore
 from lockledger.adapters.store import Newest
 from lockledger.domain.lock import Call, Lock, Take
@@ -135,18 +135,20 @@ def test_a_refused_call_has_no_fence_and_locks_no_row(host: Host) -> None:
 
 
 def test_a_call_that_loses_its_race_inside_the_append_keeps_neither(host: Host) -> None:
-    host.ledger.take("k", "ann")
+    seen = host.ledger.take("k", "ann").token
     with host.engine.connect() as connection, host.engine.connect() as first:
         host.ledger.using(first).take("k", "cid", takeover_reason="first")
         bound = host.ledger.using(connection)
         running = host.blocked(
-            lambda: bound.try_take("k", "ben", takeover_reason="second", expected_token=None)
+            lambda: bound.take("k", "ben", takeover_reason="second", expected_token=seen)
         )
         assert fences(first) == [1], "a call that waits for a row holds readers back"
         first.commit()
-        assert running.result(timeout=20) is not None
-        assert fences(first) == [2]
-        connection.rollback()
+        with pytest.raises(HoldChanged):
+            running.result(timeout=20)
+        assert fences(first) == []
+        assert host.impatient().release("k", "cid"), "the refused call keeps the row locked"
+        connection.commit()
 
 
 def test_a_host_that_resets_its_session_takes_a_second_fence_and_loses_nothing(host: Host) -> None:

@@ -189,6 +189,8 @@ def advisory_locks_of_the_hosts_own(host: Host) -> Iterator[None]:
             "SELECT pg_advisory_xact_lock_shared(1), pg_advisory_xact_lock(7),"
             " pg_advisory_xact_lock_shared(1, 0), pg_advisory_lock_shared(0)"
         )
+        ours = PostgresEventStore("default", None).namespace
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ours}::bigint << 48)")
         yield
 
 
