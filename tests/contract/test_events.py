@@ -214,7 +214,7 @@ def test_a_subscriber_asks_no_more_often_than_the_poll(ledgers: Ledgers) -> None
         gotten(got, 2)
         asked.clear()
         time.sleep(0.35)
-    assert 2 <= len(asked) <= 5
+    assert 1 <= len(asked) <= 5
 
 
 def test_an_error_comes_through_to_the_subscriber_who_may_go_on(ledger: LockLedger) -> None:

@@ -165,10 +165,10 @@ def test_s42_a_transaction_that_began_long_ago_grants_from_now(
     ledger = ledgers.open(url_or_engine=source, policy=Slow())
 
     before = ledgers.open().take("measure", "A").taken_at
-    grant = ledger.take("k", "A", ttl=0.3)
+    grant = ledger.take("k", "A", ttl=60)
 
     assert grant.taken_at - before >= timedelta(seconds=0.4)
-    assert grant.expires_at == grant.taken_at + timedelta(seconds=0.3)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=60)
     with pytest.raises(LockedByOther):
         ledgers.open().take("k", "B")
 
@@ -199,16 +199,15 @@ def test_s44_a_pause_between_reading_the_clock_and_writing_grants_nothing_stale(
     postgres_ledgers: Ledgers,
 ) -> None:
     ledger = postgres_ledgers.open()
-    ledger.take("k", "before", ttl=60)
+    before = ledger.take("k", "before", ttl=60)
     ledger.release("k", "before")
     pauses = pause_once(ledger)
 
     grant = ledger.take("k", "A", ttl=0.3)
 
     assert pauses == ["paused"]
-    hold = ledger.holder_of("k")
-    assert hold is not None
-    assert hold.grant(created=True) == grant
+    assert grant.taken_at - before.taken_at >= timedelta(seconds=0.4)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=0.3)
 
 
 def test_s44_of_two_who_pause_one_is_granted(ledgers: Ledgers) -> None:

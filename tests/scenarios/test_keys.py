@@ -163,7 +163,7 @@ def test_s65_a_grant_of_another_tenant_opens_nothing(ledgers: Ledgers) -> None:
 
 
 def test_s65b_different_keys_never_wait_for_each_other(postgres_ledgers: Ledgers) -> None:
-    engine = postgres_ledgers.database.engine(connect_args={"options": "-c lock_timeout=1"})
+    engine = postgres_ledgers.database.engine(connect_args={"options": "-c lock_timeout=100"})
     ledger = postgres_ledgers.open(url_or_engine=engine)
 
     with uncommitted_take(postgres_ledgers, "0"):
