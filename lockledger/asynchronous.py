@@ -101,10 +101,9 @@ class AsyncBoundLedger(_EveryVerb):
     ) -> None:
         if not isinstance(host, AsyncSession | async_scoped_session | AsyncConnection):
             raise TypeError(f"using(…) wants an AsyncSession or AsyncConnection, not {host!r}")
-        self._ledger = ledger
+        self._workings = ledger.workings
         self._host = host() if isinstance(host, async_scoped_session) else host
-        self._actor = actor
-        self._metadata = metadata
+        self._door = self._workings.door(actor=actor, metadata=metadata)
 
     guard = awaited(BoundLedger.guard)
     display_names = awaited(BoundLedger.display_names)
@@ -112,9 +111,7 @@ class AsyncBoundLedger(_EveryVerb):
     async def _run(self, call: Callable[[Any], T]) -> T:
         with _letting_go():
             return await self._host.run_sync(
-                lambda host: call(
-                    self._ledger.using(host, actor=self._actor, metadata=self._metadata)
-                )
+                lambda host: call(BoundLedger(self._workings, host, self._door))
             )
 
 
@@ -307,6 +304,7 @@ class AsyncLockLedger(_EveryVerb):
 
     verify = awaited(LockLedger.verify)
     checkpoint = awaited(LockLedger.checkpoint)
+    rebuild = awaited(LockLedger.rebuild)
 
     async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, scoped_session
 from lockledger.adapters.sessions import begin_to_write, joined
 from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import Grant, Hold
-from lockledger.door import Metadata
+from lockledger.door import Door
 from lockledger.queries import MAX_LIMIT
 from lockledger.verbs import Verbs
 from lockledger.workings import Workings
@@ -32,13 +32,11 @@ class BoundLedger(Verbs):
         self,
         workings: Workings,
         host: Session | scoped_session[Any] | Connection,
-        *,
-        actor: str | None = None,
-        metadata: Metadata = None,
+        door: Door,
     ) -> None:
         self._workings = workings
         self._host = host
-        self._door = workings.door(actor=actor, metadata=metadata)
+        self._door = door
         self._queries = workings.queries
         self._past = workings.past
 

@@ -239,8 +239,10 @@ class LockLedger(Verbs, ProvingVerbs):
         Each verb refuses an AUTOCOMMIT connection, a wrongly configured SQLite one (`ValueError`), and one without the
         schema (`SchemaMismatch`).
         """
-        self._refuse_when_closed()
-        return BoundLedger(self._workings, session_or_connection, actor=actor, metadata=metadata)
+        workings = self.workings
+        return BoundLedger(
+            workings, session_or_connection, workings.door(actor=actor, metadata=metadata)
+        )
 
     @contextmanager
     def hold(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -32,7 +33,8 @@ class Asking:
 
     def given_back(self) -> bool:
         """Whether every connection is in the pool again."""
-        return self.ledger.sync_ledger._source.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        pool: Any = self.ledger.sync_ledger._source.engine.pool
+        return bool(pool.checkedout() == 0)
 
 
 @asynccontextmanager
@@ -115,7 +117,7 @@ def test_a_call_that_is_cancelled_anywhere_leaves_all_or_nothing_and_can_be_repe
     before, cancelled, recorded = CALLS[call]
 
     async def story() -> list[str]:
-        outcomes = []
+        outcomes: list[str] = []
         async with asking(host, whose) as asked:
             # Whatever is only done once must not hide what a call does every time.
             await asked.ledger.is_locked("k")
