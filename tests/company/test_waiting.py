@@ -1,0 +1,701 @@
+"""`take(wait=…)`: what is granted and when, what it waits behind, and that a wait which ends otherwise leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from lockledger import (
+    AsyncLockLedger,
+    Grant,
+    HoldChanged,
+    InvalidTtl,
+    LockedByOther,
+    LockLedger,
+    NotLockable,
+    Policy,
+    RecordedEvent,
+    TakeRequest,
+    WaitTimeout,
+)
+from lockledger.waiting import LONGEST_PAUSE, Patience, pauses, wait_for
+from support.company import SOAK, Company, Process, until
+from support.hosts import Host
+from support.in_the_way import clock_of, in_the_way
+from support.ledgers import Ledgers, SettableClock, unchanged
+
+LATE = 1.0
+"""Seconds by which a wait may end late on a busy machine."""
+
+
+class Meanwhile:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._answer: Any = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except BaseException as failure:  # noqa: BLE001 - raised where the answer is wanted
+            self._failure = failure
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
+    def answer(self) -> Any:
+        self._thread.join(30)
+        assert not self.runs, "it goes on and on"
+        if self._failure is not None:
+            raise self._failure
+        return self._answer
+
+
+@contextmanager
+def takes(shortest: float, longest: float) -> Iterator[None]:
+    """The block takes so many seconds, give or take a busy machine."""
+    began = time.monotonic()
+    yield
+    assert shortest <= time.monotonic() - began < longest + LATE
+
+
+# What is granted.
+
+
+def test_a_free_lock_is_granted_at_once(ledger: LockLedger) -> None:
+    with takes(0, 1):
+        assert ledger.take("k", "run:1", wait=60).created
+        assert not ledger.take("k", "run:1", wait=60).created
+
+
+def test_a_lock_is_granted_soon_after_it_is_released(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2")
+    waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, ttl=600))
+    time.sleep(0.5)
+    assert waiting.runs
+    with takes(0, LONGEST_PAUSE):
+        ledger.release("k", "run:2")
+        grant: Grant = waiting.answer()
+    released, taken = list(ledger.history("k"))[-2:]
+
+    assert (grant.created, grant.token) == (True, 3)
+    assert released.occurred_at <= taken.occurred_at == grant.taken_at
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=600)
+
+
+def test_a_lock_is_granted_just_when_it_runs_out(company: Company, ledger: LockLedger) -> None:
+    held = ledger.take("k", "run:2", ttl=1.3)
+    grant = ledger.take("k", "run:1", wait=30, ttl=1.3)
+    assert held.expires_at is not None
+    assert timedelta(0) <= grant.taken_at - held.expires_at < timedelta(seconds=0.6)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=1.3)
+    assert [entry.action for entry in ledger.history("k")] == [
+        "LockTaken",
+        "LockExpired",
+        "LockTaken",
+    ]
+
+
+def test_the_ttl_may_be_shorter_than_the_wait(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2", ttl=1)
+    grant = ledger.take("k", "run:1", wait=30, ttl=0.5)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=0.5)
+
+
+def test_try_take_waits_too(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2", ttl=0.5)
+    with takes(0.1, 0.1):
+        assert ledger.try_take("k", "run:1", wait=0.1) is None
+    assert ledger.try_take("k", "run:1", wait=timedelta(seconds=30)) is not None
+
+
+def test_who_holds_the_lock_already_does_not_wait(company: Company) -> None:
+    ledger = company.open()
+    grant = ledger.take("k", "run:1", ttl=600)
+    with takes(0, 1):
+        assert ledger.take("k", "run:1", wait=30).token == grant.token
+        assert ledger.take("k", "run:1", wait=30, ttl=1200, if_mine="extend").token == grant.token
+        assert ledger.take("k", "run:1", wait=30, if_mine="replace").token > grant.token
+        assert ledger.take("k", "run:2", wait=30, takeover_reason="urgent").taken_over_from
+
+
+def test_who_must_not_hold_it_twice_waits_for_his_own_hold(ledger: LockLedger) -> None:
+    ledger.take("k", "run:1", ttl=0.5)
+    with pytest.raises(WaitTimeout) as timeout:
+        ledger.take("k", "run:1", wait=0.1, if_mine="refuse")
+    assert timeout.value.same_holder
+    assert ledger.take("k", "run:1", wait=30, if_mine="refuse").created
+
+
+# The end of the wait.
+
+
+def test_a_wait_that_ends_names_the_holder(company: Company, ledger: LockLedger) -> None:
+    grant = ledger.take("k", "run:2", ttl=600)
+    with unchanged(company.ledgers), takes(0.4, 0.4), pytest.raises(WaitTimeout) as timeout:
+        ledger.take("k", "run:1", wait=0.4)
+    told = timeout.value
+    assert isinstance(told, LockedByOther)
+    assert (told.code, told.key, told.waited, told.same_holder) == ("WAIT_TIMEOUT", "k", 0.4, False)
+    assert told.current is not None
+    assert told.current.grant(created=True) == grant
+
+
+def test_a_wait_that_ends_names_who_holds_the_lock_then(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2")
+    waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=1))
+    time.sleep(0.3)
+    ledger.take("k", "run:3", takeover_reason="urgent")
+    with pytest.raises(WaitTimeout) as timeout:
+        waiting.answer()
+    assert timeout.value.current is not None
+    assert timeout.value.current.holder == "run:3"
+
+
+@pytest.mark.parametrize(
+    ("wait", "error"),
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (float("nan"), ValueError),
+        (float("inf"), ValueError),
+        (timedelta(0), ValueError),
+        (timedelta(days=40_000), ValueError),
+        (True, TypeError),
+        ("1", TypeError),
+        (datetime(2100, 1, 1, tzinfo=UTC), TypeError),
+    ],
+    ids=str,
+)
+def test_a_wait_that_makes_no_sense_is_refused(
+    ledger: LockLedger, wait: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        ledger.take("k", "run:1", wait=wait)
+    with pytest.raises(error):
+        ledger.try_take("k", "run:1", wait=wait)
+    assert list(ledger.history("k")) == []
+
+
+def test_a_wait_in_a_callers_transaction_is_refused(host: Host) -> None:
+    with host.engine.connect() as connection, unchanged(host.ledgers):
+        bound = host.ledger.using(connection)
+        for verb in (bound.take, bound.try_take):
+            with pytest.raises(ValueError, match="inside a transaction"):
+                verb("k", "run:1", wait=1)
+        connection.rollback()
+
+
+def test_an_instant_that_passes_while_waiting_ends_the_wait(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2", ttl=600)
+    with takes(0.3, 0.6), pytest.raises(InvalidTtl, match="has passed while waiting for 'k'"):
+        ledger.take("k", "run:1", wait=30, ttl=datetime.now(UTC) + timedelta(seconds=0.5))
+
+
+def test_an_instant_that_passes_behind_an_open_transaction_ends_the_wait(
+    company: Company, ledger: LockLedger
+) -> None:
+    ledger.take("k", "run:2")
+    ledger.release("k", "run:2")
+    with (
+        in_the_way(company.database, "k"),
+        takes(0.3, 0.6),
+        pytest.raises((InvalidTtl, WaitTimeout)),
+    ):
+        ledger.take("k", "run:1", wait=1.5, ttl=datetime.now(UTC) + timedelta(seconds=0.5))
+
+
+def test_an_instant_is_judged_by_the_clock_of_the_ledger(
+    company: Company, timed: LockLedger, clock: SettableClock
+) -> None:
+    timed.take("k", "run:2")
+    until_when = clock.now + timedelta(seconds=10)
+    waiting = Meanwhile(lambda: timed.take("k", "run:1", wait=30, ttl=until_when))
+    time.sleep(0.3)
+    assert waiting.runs
+    clock.forward(10)
+    with pytest.raises(InvalidTtl):
+        waiting.answer()
+
+
+def test_an_expected_token_that_changes_ends_the_wait(ledger: LockLedger) -> None:
+    ledger.take("k", "run:2")
+    waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, expected_token=1))
+    time.sleep(0.2)
+    ledger.take("k", "run:3", takeover_reason="urgent")
+    with pytest.raises(HoldChanged) as changed:
+        waiting.answer()
+    assert changed.value.current is not None
+    assert changed.value.current.holder == "run:3"
+
+
+# Behind open transactions.
+
+
+def test_a_wait_does_not_block_behind_an_open_transaction(
+    company: Company, ledger: LockLedger
+) -> None:
+    ledger.take("k", "run:2")
+    ledger.release("k", "run:2")
+    with (
+        in_the_way(company.database, "k"),
+        unchanged(company.ledgers),
+        takes(0.5, 0.5),
+        pytest.raises(WaitTimeout) as timeout,
+    ):
+        ledger.take("k", "run:1", wait=0.5)
+    assert timeout.value.current is None
+    assert "open transactions" in str(timeout.value)
+    assert not ledger.is_locked("k")
+
+
+def test_a_wait_gets_the_lock_once_the_transaction_in_the_way_is_over(
+    company: Company, ledger: LockLedger
+) -> None:
+    ledger.take("k", "run:2")
+    ledger.release("k", "run:2")
+    with in_the_way(company.database, "k"):
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, ttl=600))
+        time.sleep(0.7)
+        assert waiting.runs
+    over = clock_of(company.database)
+    grant = waiting.answer()
+    assert grant.taken_at - over < timedelta(seconds=LONGEST_PAUSE + LATE)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=600)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_wait_behind_an_uncommitted_release_ends_in_time_or_with_the_lock(
+    host: Host, end: str
+) -> None:
+    ledger = host.ledger
+    ledger.take("k", "run:2")
+    with host.engine.connect() as connection:
+        host.ledger.using(connection).release("k", "run:2")
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout) as timeout:
+            ledger.take("k", "run:1", wait=0.4)
+        assert timeout.value.current is not None  # what is committed
+        assert timeout.value.current.holder == "run:2"
+        waiting = Meanwhile(lambda: ledger.try_take("k", "run:1", wait=3))
+        time.sleep(0.3)
+        getattr(connection, end)()
+    grant = waiting.answer()
+    assert (grant is not None) == (end == "commit")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_wait_behind_an_uncommitted_takeover_ends_in_time(host: Host, end: str) -> None:
+    ledger = host.ledger
+    ledger.take("k", "run:2", ttl=600)
+    with host.engine.connect() as connection:
+        host.ledger.using(connection).take("k", "run:3", takeover_reason="urgent")
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout):
+            ledger.take("k", "run:1", wait=0.4, takeover_reason="more urgent")
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, takeover_reason="again"))
+        time.sleep(0.3)
+        getattr(connection, end)()
+    assert waiting.answer().taken_over_from == ("run:3" if end == "commit" else "run:2")
+
+
+def test_a_wait_behind_another_uncommitted_first_take_ends_in_time(host: Host) -> None:
+    """There is no row to be seen yet, so PostgreSQL blocks, and gives up when the time is up; its log says so."""
+    host.ledgers.may_log_errors = True
+    ledger = host.ledger
+    with host.engine.connect() as connection:
+        ledger.using(connection).take("k", "run:2")
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout) as timeout:
+            ledger.take("k", "run:1", wait=0.4)
+        assert timeout.value.current is None
+        connection.rollback()
+    assert list(ledger.history("k")) == []
+    logged = host.database.logged_errors()
+    assert len(logged) == (1 if host.postgres and host.database.server.log else 0)  # type: ignore[union-attr]
+    assert all("lock timeout" in line for line in logged)
+
+
+def test_a_wait_behind_another_first_take_that_commits_waits_for_its_hold(host: Host) -> None:
+    ledger = host.ledger
+    with host.engine.connect() as connection:
+        ledger.using(connection).take("k", "run:2", ttl=600)
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=1.5))
+        time.sleep(0.5)
+        connection.commit()
+    with pytest.raises(WaitTimeout) as timeout:
+        waiting.answer()
+    assert timeout.value.current is not None
+    assert timeout.value.current.holder == "run:2"
+
+
+def test_a_wait_behind_another_first_take_that_rolls_back_gets_the_lock(host: Host) -> None:
+    ledger = host.ledger
+    with host.engine.connect() as connection:
+        ledger.using(connection).take("k", "run:2")
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, ttl=600))
+        time.sleep(0.7)
+        assert waiting.runs
+        over = clock_of(host.database)
+        connection.rollback()
+    grant = waiting.answer()
+    assert (grant.token, grant.created) == (1, True)
+    assert grant.taken_at >= over
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=600)
+
+
+def test_a_lock_timeout_of_the_hosts_own_does_not_end_a_wait(postgres_host: Host) -> None:
+    postgres_host.ledgers.may_log_errors = True
+    ledger = postgres_host.impatient(100)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).take("k", "run:2")
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30))
+        time.sleep(0.7)
+        assert waiting.runs
+        connection.rollback()
+    assert waiting.answer().token == 1
+
+
+def test_nothing_is_granted_after_the_wait(company: Company, ledger: LockLedger) -> None:
+    """Locks come free about when the waits for them end: each grant began before its wait was over."""
+    rng = random.Random(5)
+    granted = refused = 0
+    for number in range(25):
+        key = f"k:{number}"
+        ledger.take(key, "run:2", ttl=rng.uniform(0.1, 0.2))
+        wait = rng.uniform(0.1, 0.2)
+        before = clock_of(company.database)
+        grant = ledger.try_take(key, "run:1", wait=wait)
+        if grant is None:
+            refused += 1
+        else:
+            granted += 1
+            # From before the call until its first question, both clocks went on.
+            assert grant.taken_at - before < timedelta(seconds=wait + 0.05)
+    assert granted
+    assert refused
+
+
+class Slow:
+    """Keeps the append back until the wait is over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ledger: LockLedger, seconds: float) -> None:
+        store = ledger.workings.store
+        append = store.append
+        self.calls = 0
+
+        def slow(*args: Any, **options: Any) -> Any:
+            self.calls += 1
+            time.sleep(seconds)
+            return append(*args, **options)
+
+        monkeypatch.setattr(store, "append", slow)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a known lock", "a first take"])
+def test_what_would_be_recorded_late_is_not_recorded(
+    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    ledger = ledgers.open()
+    if known:
+        ledger.take("k", "run:2")
+        ledger.release("k", "run:2")
+    slow = Slow(monkeypatch, ledger, 0.4)
+    with unchanged(ledgers), pytest.raises(WaitTimeout):
+        ledger.take("k", "run:1", wait=0.3)
+    assert slow.calls
+    monkeypatch.undo()
+    assert ledger.take("k", "run:1", wait=0.3).created
+
+
+def test_a_policy_that_takes_its_time_keeps_no_wait_from_its_end(company: Company) -> None:
+    """Its answer may take longer than a decision stays fresh elsewhere."""
+
+    class Slowly(Policy[Connection]):
+        def check_take(self, connection: Connection, request: TakeRequest) -> None:
+            time.sleep(0.3)
+
+    ledger = company.open(policy=Slowly())
+    assert ledger.take("k", "run:1", wait=20).token == 1
+    ledger.release("k", "run:1")
+    assert ledger.take("k", "run:1", wait=20).token == 3
+
+
+# What a waiter leaves.
+
+
+def test_a_cancelled_wait_leaves_nothing_and_the_pool_as_it_was(ledgers: Ledgers) -> None:
+    """At whatever moment: asleep, in the middle of a question, or when the lock has just been granted."""
+    ledgers.may_log_errors = True  # psycopg has the server cancel the statement under way
+
+    async def main() -> None:
+        async with AsyncLockLedger(ledgers.database.url) as ledger:
+            rng = random.Random(7)
+            for number in range(60):
+                key = f"k:{number % 7}"
+                await ledger.take(key, "run:2", ttl=rng.uniform(0.001, 0.05))
+                task = asyncio.create_task(ledger.take(key, "run:1", wait=30))
+                await asyncio.sleep(rng.uniform(0, 0.06))
+                if not task.done():
+                    task.cancel()
+                await asyncio.wait([task])
+                if task.cancelled():
+                    holder = await ledger.holder_of(key)
+                    assert holder is None or holder.holder == "run:2"
+                else:
+                    assert task.result().holder == "run:1"
+                    await ledger.release(key, "run:1")
+            pool: Any = ledger.sync_ledger._source.engine.pool
+            assert pool.checkedout() == 0
+            await asyncio.gather(*(ledger.take(f"after:{number}", "run:1") for number in range(20)))
+
+    asyncio.run(main())
+    assert all("due to user request" in line for line in ledgers.database.logged_errors())
+
+
+def test_many_waits_are_cancelled_at_once(ledgers: Ledgers) -> None:
+    ledgers.may_log_errors = True
+    ledgers.open().take("k", "run:2")
+
+    async def main() -> None:
+        async with AsyncLockLedger(ledgers.database.url) as ledger:
+            tasks = [
+                asyncio.create_task(ledger.take("k", f"run:{number}", wait=60))
+                for number in range(100, 150)
+            ]
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+            for task in tasks:
+                task.cancel()
+            done, pending = await asyncio.wait(tasks, timeout=10)
+            assert time.monotonic() - began < 3
+            assert not pending
+            assert all(task.cancelled() for task in done)
+            await ledger.release("k", "run:2")
+            assert (await ledger.take("k", "run:1")).token == 3
+
+    asyncio.run(main())
+
+
+WAITING = """
+os.environ["PGAPPNAME"] = "waiter"
+ledger = LockLedger(url)
+say("waiting")
+ledger.take("k", "run:1", wait=60)
+say("granted")
+"""
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name
+)
+def test_a_killed_waiter_leaves_nothing(ledgers: Ledgers, how: signal.Signals) -> None:
+    ledgers.may_log_errors = True
+    ledger = ledgers.open()
+    ledger.take("k", "run:2")
+    with Process(WAITING, ledgers.database.url) as process:
+        assert process.hear() == "waiting"
+        time.sleep(0.8)
+        with unchanged(ledgers):
+            assert sessions(ledgers) == (1 if ledgers.database.server else 0)
+            process.kill(how)
+            assert process.ended(within=5) != 0
+            until(lambda: sessions(ledgers) == 0, "its session is gone")
+        ledger.release("k", "run:2")
+        assert ledger.take("k", "run:3").token == 3
+
+
+def sessions(ledgers: Ledgers) -> int:
+    """How many sessions the waiter has with the server."""
+    if ledgers.database.server is None:
+        return 0
+    with ledgers.database.server.connect() as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND application_name = 'waiter'",
+            (ledgers.database.name,),
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_an_interrupted_wait_gives_back_what_was_granted_at_that_moment(
+    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = ledgers.open()
+    attempt = ledger.workings.commands.attempt
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        performed = attempt(*args, **options)
+        monkeypatch.undo()
+        raise KeyboardInterrupt(performed)
+
+    monkeypatch.setattr(ledger.workings.commands, "attempt", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.take("k", "run:1", wait=10, actor="user:9")
+    assert [(entry.action, entry.actor) for entry in ledger.history("k")] == [
+        ("LockTaken", "user:9"),
+        ("LockReleased", "user:9"),
+    ]
+
+
+def test_no_connection_is_held_while_waiting(ledgers: Ledgers) -> None:
+    """Ten wait on an engine with a single connection, over which the lock is released too."""
+    engine = ledgers.database.engine(pool_size=1, max_overflow=0, pool_timeout=20)
+    ledger = ledgers.open(url_or_engine=engine)
+    ledger.take("k", "run:0", ttl=600)
+    waiting = [
+        Meanwhile(
+            lambda number=number: (  # type: ignore[misc]
+                ledger.take("k", f"run:{number}", wait=60, ttl=600),
+                ledger.release("k", f"run:{number}"),
+            )
+        )
+        for number in range(1, 11)
+    ]
+    time.sleep(0.3)
+    pool: Any = engine.pool
+    seen = []
+    for _ in range(50):
+        time.sleep(0.005)
+        seen.append(pool.checkedout())
+    assert sum(seen) < len(seen)
+    ledger.release("k", "run:0")
+    for each in waiting:
+        each.answer()
+    assert len(ledger.history("k")) == 22
+
+
+# What the host's policy hears.
+
+
+class Asked(Policy[Connection]):
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.closed = False
+
+    def lock_subject(self, connection: Connection, key: str) -> None:
+        self.log.append("subject")
+
+    def check_take(self, connection: Connection, request: TakeRequest) -> None:
+        self.log.append(f"check {request.verb} {request.current and request.current.holder}")
+        if self.closed:
+            raise NotLockable("closed", code="ROUND_CLOSED", key=request.key)
+
+    def recorded(self, connection: Connection, events: Sequence[RecordedEvent]) -> None:
+        self.log.append("recorded")
+
+
+def test_the_policy_is_asked_in_each_try(company: Company) -> None:
+    policy = Asked()
+    ledger = company.open(policy=policy)
+    company.open().take("k", "run:2", ttl=0.3)
+    ledger.take("k", "run:1", wait=20)
+
+    tries, rest = divmod(len(policy.log) - 1, 2)
+    assert rest == 0
+    assert policy.log[:4] == ["subject", "check take run:2"] * 2
+    assert policy.log[-3:] == ["subject", "check take None", "recorded"]
+    assert policy.log.count("subject") == tries
+    ledger.try_take("k", "run:2", wait=0.05)
+    assert policy.log[-1] == "check try_take run:1"
+
+
+def test_what_the_policy_refuses_ends_the_wait_at_once(company: Company) -> None:
+    policy = Asked()
+    ledger = company.open(policy=policy)
+    company.open().take("k", "run:2")
+    waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30))
+    time.sleep(0.3)
+    policy.closed = True
+    with takes(0, LONGEST_PAUSE), pytest.raises(NotLockable) as refused:
+        waiting.answer()
+    assert refused.value.code == "ROUND_CLOSED"
+
+
+def test_a_policy_that_blocks_does_not_hold_a_wait_up(postgres_host: Host) -> None:
+    postgres_host.ledgers.may_log_errors = True
+
+    class LocksItsRow(Policy[Connection]):
+        def lock_subject(self, connection: Connection, key: str) -> None:
+            connection.exec_driver_sql("SELECT FROM host_document WHERE id = 1 FOR UPDATE")
+
+    ledger = postgres_host.ledgers.open(policy=LocksItsRow())
+    with postgres_host.session() as session:
+        postgres_host.write(session, 1)
+        session.commit()
+        session.connection().exec_driver_sql("SELECT FROM host_document WHERE id = 1 FOR UPDATE")
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout):
+            ledger.take("k", "run:1", wait=0.4)
+        waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30))
+        time.sleep(0.3)
+        session.rollback()
+    assert waiting.answer().created
+
+
+# How often it is asked.
+
+
+class Imagined:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def clock(self) -> datetime:
+        return datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=self.now)
+
+
+@pytest.mark.parametrize("days", [1 / 86_400, 0.01, min(30, SOAK)])
+def test_pauses_are_capped_and_the_deadline_kept(
+    monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    time_ = Imagined()
+    monkeypatch.setattr("lockledger.waiting.monotonic", time_.monotonic)
+    tries = 0
+
+    def refused(command: Any, patience: Patience) -> None:
+        nonlocal tries
+        tries += 1
+
+    command: Any = type("Wished", (), {"key": "k", "until": None})()
+    seconds = days * 86_400
+    with pytest.raises(WaitTimeout) as timeout:
+        wait_for(command, refused, Patience(seconds), time_.sleep, time_.clock)
+
+    assert len(str(timeout.value)) < 200
+    assert time_.now == pytest.approx(seconds)
+    assert max(time_.slept) <= LONGEST_PAUSE
+    assert tries == len(time_.slept) + 1
+    assert tries <= 7 + 2 * seconds
+    if seconds > 100:
+        assert tries == pytest.approx(4 / 3 * seconds, rel=0.1)
+
+
+def test_a_waiter_asks_seven_times_in_its_first_second_at_most() -> None:
+    for _ in range(200):
+        spacing = list(islice(pauses(), 50))
+        asked_at = [sum(spacing[:number]) for number in range(50)]
+        assert sum(at < 1 for at in asked_at) <= 7
+        assert all(LONGEST_PAUSE / 2 <= pause <= LONGEST_PAUSE for pause in spacing[7:])
+        assert len(set(spacing)) == 50
