@@ -88,8 +88,8 @@ class PostgresEventStore(PostgresBulk):
         run(connection, _BOUND_WAITS, {"milliseconds": milliseconds})
 
     def clock(self, connection: Connection) -> datetime:
-        now: datetime = run(connection, "SELECT clock_timestamp()").scalar_one()
-        return now.astimezone(UTC)
+        now: datetime = run(connection, f"SELECT clock_timestamp() {IN_UTC}").scalar_one()
+        return now.replace(tzinfo=UTC)
 
     def lock_scopes(
         self, connection: Connection, keys: Sequence[str], *, waiting: bool = True

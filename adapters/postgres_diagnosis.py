@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from lockledger.adapters import schema as names
 from lockledger.adapters.findings import APPEND_ONLY, Finding, history_is_protected, value
 from lockledger.adapters.identifiers import POSTGRESQL, qualified
+from lockledger.adapters.postgres_bulk import IN_UTC
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
 
@@ -59,7 +60,8 @@ def of_server(connection: Connection) -> Iterator[Finding]:
 
 def _clocks(connection: Connection) -> Finding:
     before = datetime.now(UTC)
-    there = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    query = f"SELECT clock_timestamp() {IN_UTC}"
+    there = connection.exec_driver_sql(query).scalar_one().replace(tzinfo=UTC)
     after = datetime.now(UTC)
     difference = there - (before + (after - before) / 2)
     text = (
@@ -158,7 +160,8 @@ def of_open_transactions(connection: Connection, store: EventStore) -> Iterator[
     if not rows:
         yield Finding("subscribers", "ok", "no open transaction holds them back")
     for row in rows[:3]:
-        age = row["age"] or timedelta(0)  # null where this role may not see another's transaction
+        # Null where this role may not see another's transaction.
+        age = timedelta(seconds=row["age"] or 0)
         who = (
             f"the prepared transaction {shown(row['gid'])}"
             if row["pid"] is None
@@ -212,7 +215,8 @@ WITH fences AS (
     WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND mode = 'ShareLock'
       AND (classid::bigint >> 16) = %(namespace)s
       AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
-SELECT f.pid, f.position, p.gid, clock_timestamp() - coalesce(a.xact_start, p.prepared) AS age
+SELECT f.pid, f.position, p.gid,
+    extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8 AS age
 FROM fences f LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = f.pid
 LEFT JOIN pg_catalog.pg_locks own ON f.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
     AND own.virtualtransaction = f.virtualtransaction AND own.mode = 'ExclusiveLock'
