@@ -28,6 +28,7 @@ def test_the_sessions_date_style_does_not_matter(postgres_ledgers: Ledgers, styl
         {"search_path": "nowhere"},
         {"bytea_output": "escape"},
         {"IntervalStyle": "sql_standard"},
+        {"IntervalStyle": "iso_8601", "DateStyle": "German"},
         {"extra_float_digits": "-15"},
         {"standard_conforming_strings": "off"},
         {"client_encoding": "LATIN1"},
