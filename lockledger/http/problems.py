@@ -181,14 +181,15 @@ def documented(
     *statuses: int, conflict: str | None = None, lost: bool = False
 ) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these statuses, and those that every route has. `conflict`: what 409 means there."""
-    told = {
+    told: dict[int | str, dict[str, Any]] = {
         status: {"description": _MEANINGS[status], "content": _content(status)}
         for status in (401, 403, 404, 422, 503, *statuses)
     }
+    told[401]["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
     if conflict is not None:
         schema = _HOLD_LOST if lost else _PROBLEM
         told[409] = {"description": conflict, "content": {MEDIA_TYPE: {"schema": schema}}}
-    return dict(sorted(told.items()))
+    return told
 
 
 def _content(status: int) -> dict[str, Any]:

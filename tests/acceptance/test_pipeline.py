@@ -397,9 +397,13 @@ def test_the_readme_is_so(postgres_database: Database, capsys: pytest.CaptureFix
     )
     names: dict[str, Any] = {"__name__": "readme"}
     for example in examples:
-        exec(
-            compile(example.replace(README_URL, postgres_database.url), README.name, "exec"), names
+        code = compile(
+            example.replace(README_URL, postgres_database.url),
+            README.name,
+            "exec",
+            dont_inherit=True,
         )
+        exec(code, names)
     names["ledger"].close()
     names["engine"].dispose()
 
