@@ -141,9 +141,10 @@ class PostgresEventStore(PostgresBulk):
                 " read them on the primary"
             )
         if high is None:
-            raise TamperedLedger(
-                None, "the position sequence was never advanced, or may not be used by this role"
-            )
+            # Who may not read the sequence is told so by the server, in its own words.
+            if not run(connection, self._sql["may count"]).scalar():
+                run(connection, self._sql["count"]).one()
+            raise TamperedLedger(None, "the position sequence was never advanced")
         if high <= beyond:
             return int(high)
         fence = run(connection, _LOWEST_FENCE, {"namespace": self.namespace}).scalar()
@@ -204,6 +205,8 @@ SELECT set_config('lock_timeout', least(%(milliseconds)s::bigint, nullif(
 _LAST_POSITION = """
 SELECT pg_sequence_last_value('{sequence}'::regclass), pg_is_in_recovery()
 """
+
+_MAY_COUNT = "SELECT has_sequence_privilege('{sequence}'::regclass, 'USAGE, SELECT')"
 
 _LOWEST_FENCE = """
 SELECT min((classid::bigint << 32 | objid::bigint) & ((1::bigint << 48) - 1)) FROM pg_catalog.pg_locks
@@ -296,6 +299,8 @@ def _statements(schema: str | None) -> dict[str, str]:
         "try lock": _TRY_LOCK.format(**objects),
         "guard": _LOCK.format(**objects, strength="KEY SHARE"),
         "empty head": _EMPTY_HEAD.format(**objects),
+        "may count": _MAY_COUNT.format(**objects),
+        "count": "SELECT last_value FROM {sequence}".format(**objects),
         "last position": _LAST_POSITION.format(**objects),
         "stored": _STORED.format(**objects),
     }

@@ -76,6 +76,10 @@ class LockEvent(BaseModel):
             taken_over_from=self.taken_over_from,
             takeover_reason=self.takeover_reason,
             metadata=self.hold_metadata,
+            ended_at=None,
+            ended_by=None,
+            end_reason=None,
+            ended_by_actor=None,
         )
 
     def before(self) -> Hold | None:
