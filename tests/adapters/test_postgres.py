@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from lockledger import LockLedger, SchemaMismatch, TamperedLedger
 from support.databases import POSTGRES_KINDS, Database, Servers
