@@ -12,7 +12,7 @@ from lockledger.bound import BoundLedger
 from lockledger.commands import Command, Performed
 from lockledger.domain.holds import Hold
 from lockledger.domain.lock import Decision, Lock
-from lockledger.door import Metadata
+from lockledger.door import Door
 from lockledger.workings import Workings
 
 T = TypeVar("T")
@@ -29,12 +29,10 @@ class AskingLedger(BoundLedger):
         self,
         workings: Workings,
         host: Session | Connection,
+        door: Door,
         question: Callable[[str, Hold | None], None],
-        *,
-        actor: str,
-        metadata: Metadata,
     ) -> None:
-        super().__init__(workings, host, actor=actor, metadata=metadata)
+        super().__init__(workings, host, door)
         self._question = question
         self._met = 0
 

@@ -109,9 +109,8 @@ class Exchange:
 
         def turn(host: Session | Connection) -> T:
             workings = self._sync_ledger.workings
-            ledger = AskingLedger(
-                workings, host, question, actor=self.holder, metadata=self._metadata
-            )
+            door = workings.door(actor=self.holder, metadata=self._metadata)
+            ledger = AskingLedger(workings, host, door, question)
             try:
                 answer = work(ledger)
             except LockLedgerError as error:
