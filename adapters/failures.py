@@ -10,6 +10,8 @@ from lockledger.domain.errors import ConcurrencyConflict, OutcomeUnknown
 
 SERIALIZATION_FAILURE = "40001"
 LOCK_NOT_AVAILABLE = "55P03"
+NOT_PERMITTED = "42501"
+UNIQUE_VIOLATION = "23505"
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
     "40P01": "the transaction was part of a deadlock",

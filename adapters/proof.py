@@ -102,22 +102,25 @@ class Proof:
         tick: Callable[[int], None] | None = None,
         name_foreign: Callable[[UUID], None] | None = None,
     ) -> None:
-        scans = Scans(store, connection)
         self.seen = Seen()
+        self._scans = Scans(store, connection)
+        self._between = between
         self._store = store
         self._last_position = last_position
         self._rules = rules
         self._tick = tick
         self._name_foreign = name_foreign
         self._unreadable: list[Fault] = []
+        self._events = self._heads = self._audit = self._holds = _Tape(iter(()))
+        self._form = {table: form_of(store.dialect, columns) for table, columns in COLUMNS.items()}
+
+    def findings(self) -> Iterator[Fault | Difference]:
+        """All that is wrong, in the order of locks; to be asked for inside the snapshot."""
+        scans, between = self._scans, self._between
         self._events = _Tape(self._readable(scans.events(between), EVENTS, 2))
         self._heads = _Tape(self._readable(scans.heads(between), HEADS, 1))
         self._audit = _Tape(self._readable(scans.audit_trail(between), AUDIT_TRAIL, 2))
         self._holds = _Tape(self._readable(scans.holds(between), HOLDS, 2))
-        self._form = {table: form_of(store.dialect, columns) for table, columns in COLUMNS.items()}
-
-    def findings(self) -> Iterator[Fault | Difference]:
-        """All that is wrong, in the order of locks."""
         tapes = (self._events, self._heads, self._audit, self._holds)
         while rows := [tape.next for tape in tapes if tape.next is not None]:
             yield from self._lock(min(map(itemgetter(0), rows)))

@@ -187,10 +187,10 @@ def _scans(
     mark: Mapping[str, str],
 ) -> dict[str, str]:
     """A table's first page and those that follow, with and without bounds."""
-    selected = ", ".join(_selected(dialect, table, column) for column in columns)
+    listed = ", ".join(selected(dialect, table, column) for column in columns)
     # Qualified: PostgreSQL takes a bare name in ORDER BY for the text that is selected, and would sort.
     order = "t.lock_id" if number is None else f"t.lock_id, t.{number}"
-    begin = f"SELECT {selected} FROM {named(table)} AS t WHERE t.ledger = {mark['ledger']}"
+    begin = f"SELECT {listed} FROM {named(table)} AS t WHERE t.ledger = {mark['ledger']}"
     end = f" ORDER BY {order} LIMIT {PAGE}"
     upto = f" AND t.lock_id <= {mark['upto']}"
     following = (
@@ -217,7 +217,8 @@ def _last_given(dialect: str, tables: Tables) -> str:
     return f"SELECT seq FROM sqlite_sequence WHERE name = '{tables.events.name}'"
 
 
-def _selected(dialect: str, table: Table, name: str) -> str:
+def selected(dialect: str, table: Table, name: str) -> str:
+    """A column of the table `t`, as rows are read."""
     kind = table.c[name].type
     as_text = dialect == POSTGRESQL and (isinstance(kind, Instant | Json | Uuid))
     return f't."{name}"::text' if as_text else f't."{name}"'

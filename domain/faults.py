@@ -1,6 +1,6 @@
 """What can be wrong with a ledger: each fault by its kind and its place, with what was expected and what was found."""
 
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
@@ -24,6 +24,10 @@ FaultKind = Literal[
     "row_unreadable",
     "checkpoint",
 ]
+
+
+MAX_FAULTS: Final = 1000
+"""Faults that are kept; more are only counted."""
 
 
 class Fault(BaseModel):
@@ -52,3 +56,28 @@ class Fault(BaseModel):
         ]
         where = ", ".join(part for part in place if part is not None) or "the ledger"
         return f"{self.kind}: {where}: expected {self.expected}, found {self.found}"
+
+
+class FaultCount:
+    """Faults as they are found: all counted, the first 1,000 kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[Fault] = []
+        self.by_kind: dict[FaultKind, int] = {}
+
+    def add(self, fault: Fault) -> None:
+        """One more."""
+        self.by_kind[fault.kind] = self.by_kind.get(fault.kind, 0) + 1
+        if len(self.kept) < MAX_FAULTS:
+            self.kept.append(fault)
+
+    def extend(self, more: "FaultCount") -> None:
+        """All of another count."""
+        for kind, number in more.by_kind.items():
+            self.by_kind[kind] = self.by_kind.get(kind, 0) + number
+        self.kept += more.kept[: MAX_FAULTS - len(self.kept)]
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(self.by_kind.values())

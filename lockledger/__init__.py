@@ -44,6 +44,7 @@ from lockledger.domain.lock import Lock
 from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
 from lockledger.holding import Held
 from lockledger.ledger import LockLedger
+from lockledger.rebuilding import Rebuilt
 from lockledger.subscription import Subscription
 from lockledger.verification import Advance, Verification
 
@@ -88,6 +89,7 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "Policy",
+    "Rebuilt",
     "RecordedEvent",
     "SchemaMismatch",
     "Subscription",

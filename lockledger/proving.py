@@ -5,7 +5,9 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
+from lockledger.adapters.engines import Source
 from lockledger.checkpoints import Checkpoint, make_checkpoint
+from lockledger.rebuilding import Rebuilt, rebuild
 from lockledger.verification import OnAdvance, Verification, verify
 from lockledger.workings import Workings
 
@@ -14,6 +16,7 @@ class ProvingVerbs(ABC):
     """Prove a ledger, keep a checkpoint of it, and repair what is derived from its events."""
 
     _workings: Workings
+    _source: Source
 
     @abstractmethod
     def _connection(
@@ -53,3 +56,20 @@ class ProvingVerbs(ABC):
             return make_checkpoint(
                 connection, self._workings.store, self._workings.clock(connection)
             )
+
+    def rebuild(self, *, progress: OnAdvance = None) -> Rebuilt:
+        """Makes current holders, audit trail and ended holds say what follows from the events, while takes go on.
+
+        Only rows that differ are touched. Missing ones are inserted, which any role may that uses the ledger. Wrong
+        ones of current holders are corrected under their row's lock. Wrong ones of the append-only tables only the
+        tables' owner can correct: their triggers are put aside inside short transactions, which on PostgreSQL wait 50
+        milliseconds at most for writers, and are tried again. Nobody is kept waiting longer than that, everything
+        keeps serving, and stopped at any moment it leaves whole rows behind: run it again. On SQLite writers wait for
+        each part of about 20,000 events in which something is repaired.
+
+        The events are believed where their chain of hashes is right; what follows from the others is left alone, and
+        told in `Rebuilt.left`. Uses two connections at once. `progress` is called now and then with an `Advance`.
+        """
+        return rebuild(
+            self._connection, self._workings.store, sleep=self._source.sleep, told=progress
+        )

@@ -15,10 +15,7 @@ from lockledger.adapters.scans import Scans
 from lockledger.adapters.snapshots import snapshot
 from lockledger.adapters.store import EventStore
 from lockledger.checkpoints import Checkpoint, departures
-from lockledger.domain.faults import Fault, FaultKind
-
-MAX_FAULTS: Final = 1000
-"""Faults that a verification keeps; more are only counted."""
+from lockledger.domain.faults import MAX_FAULTS, Fault, FaultCount, FaultKind
 
 MAX_NAMED: Final = 1000
 """Foreign streams that a verification names; more are only counted."""
@@ -75,25 +72,6 @@ class Verification(BaseModel):
         return self.fault_count == 0
 
 
-class Count:
-    """Faults as they are found: all counted, the first ones kept."""
-
-    def __init__(self) -> None:
-        self.kept: list[Fault] = []
-        self.by_kind: dict[FaultKind, int] = {}
-
-    def add(self, fault: Fault) -> None:
-        """One more."""
-        self.by_kind[fault.kind] = self.by_kind.get(fault.kind, 0) + 1
-        if len(self.kept) < MAX_FAULTS:
-            self.kept.append(fault)
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return sum(self.by_kind.values())
-
-
 class Course:
     """Tells whoever asked how far a call has come."""
 
@@ -119,7 +97,7 @@ def verify(
     told: OnAdvance,
 ) -> Verification:
     """Proves the ledger on a connection in AUTOCOMMIT; see `LockLedger.verify`."""
-    count, foreign = Count(), list[UUID]()
+    count, foreign = FaultCount(), list[UUID]()
 
     def name(stream: UUID) -> None:
         if len(foreign) < MAX_NAMED:

@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from lockledger.cli import apply, doctor, holding, migrate, output, past, reading, timeline
+from lockledger.cli import (
+    apply,
+    doctor,
+    holding,
+    migrate,
+    output,
+    past,
+    proving,
+    reading,
+    rebuild,
+    timeline,
+)
 from lockledger.cli.command import Database, Ledger, NamesOption, Schema
 from lockledger.cli.failures import INTERRUPTED
 from lockledger.cli.given import Given
@@ -18,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (migrate, holding, reading, past, timeline, apply, doctor):
+for module in (migrate, holding, reading, past, timeline, apply, proving, rebuild, doctor):
     module.add_to(app)
 
 

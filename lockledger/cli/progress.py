@@ -56,10 +56,11 @@ class Progress:
         if gone <= 0:
             return line
         left = self.seconds * (1 - fraction) / gone
-        return f"{line}  {_duration(left)} left"
+        return f"{line}  {duration(left)} left"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A length of time for a person, to the second."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
