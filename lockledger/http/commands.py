@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
@@ -16,7 +16,7 @@ from lockledger.http.exchange import Exchange, Verb
 from lockledger.http.parameters import Key, Token
 from lockledger.http.problems import documented
 
-Dependency = Callable[..., Exchange]
+Dependency = Callable[..., Awaitable[Exchange]]
 
 _TAKE_ANSWERS = {
     201: {"description": "A new hold began", "model": GrantAnswer},

@@ -50,7 +50,7 @@ Verb = Literal[
 """What is asked for; `takeover` is a take with a reason while somebody else holds the lock."""
 
 Verdict = Literal["allow", "forbid", "hide"]
-Authorize = Callable[[Any, Verb, Any, Hold | None], Verdict | Awaitable[Verdict]]
+Authorize = Callable[[Any, Verb, str | None, Hold | None], Verdict | Awaitable[Verdict]]
 """`authorize(principal, verb, key, current)`: may this principal do that to the lock with this key?
 
 `current` is its live hold, `None` when it is free; for an entry of the audit trail the hold that the entry is about. A

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query
@@ -27,7 +27,7 @@ from lockledger.ledger import LockLedger
 from lockledger.past import place_after
 
 T = TypeVar("T", Hold, AuditEntry)
-Dependency = Callable[..., Exchange]
+Dependency = Callable[..., Awaitable[Exchange]]
 
 
 def mount_reading(router: APIRouter, exchange: Dependency) -> None:

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -71,15 +71,15 @@ def _exchange(
     holder: Callable[[Any], str] | None,
     metadata: Callable[..., Any] | None,
     challenge: str,
-) -> Callable[..., Exchange]:
+) -> Callable[..., Awaitable[Exchange]]:
     """The dependency that opens an exchange. Nobody learns anything, not even what a body should be, unless known."""
 
-    def known(found: Annotated[Any, Depends(principal)]) -> Any:
+    async def known(found: Annotated[Any, Depends(principal)]) -> Any:
         if found is None:
             raise unauthenticated(challenge)
         return found
 
-    def exchange(
+    async def exchange(
         request: Request,
         somebody: Annotated[Any, Depends(known)],
         unit: Annotated[Any, Depends(opening(session))],
@@ -94,7 +94,7 @@ def _exchange(
     return exchange
 
 
-def _nothing() -> None:
+async def _nothing() -> None:
     return None
 
 

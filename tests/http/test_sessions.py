@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from lockledger import Hold, LockedByOther
 from lockledger.http import Verb, Verdict
-from support.ledgers import unchanged
-from support.sites import ROUTES, Site
+from support.ledgers import Ledgers, unchanged
+from support.sites import COLOURS, ROUTES, Colour, Site, site_on
 
 COMMANDS = ("take", "release", "extend", "force_release")
 DOCUMENT = text("INSERT INTO host_document (id, body) VALUES (1, 'x')")
@@ -173,6 +173,48 @@ def test_a_commit_that_is_lost_is_503(bare_site: Site, lost: bool, code: str) ->
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.json()["code"], answer.json()["key"]) == (code, "k")
     assert "current" not in answer.json()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_ends_the_connection_at_the_commit_leaves_the_outcome_open(
+    postgres_ledgers: Ledgers, colour: Colour
+) -> None:
+    postgres_ledgers.may_log_errors = True
+    pids: list[int] = []
+    end = text("SELECT pg_terminate_backend(:pid, 5000)")
+    with site_on(postgres_ledgers, colour) as site:
+        site.policy.on_recorded = lambda connection, _: pids.append(
+            connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        )
+
+        def leaving() -> None:
+            with site.ledgers.database.engine().begin() as connection:
+                assert connection.execute(end, {"pid": pids.pop()}).scalar_one()
+
+        unit, seen = watched(site, leaving=leaving)
+        site.mount(session=unit)
+        with site.running():
+            answer = site.call("take")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "OUTCOME_UNKNOWN")
+    assert seen == ["committed"], "the host's own part of it, before the driver was asked"
+
+
+def test_a_commit_that_cannot_be_serialized_is_503(postgres_site: Site) -> None:
+    with postgres_site.ledgers.database.engine().begin() as connection:
+        for statement in (
+            """CREATE FUNCTION host_conflict() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$""",
+            """CREATE CONSTRAINT TRIGGER host_conflict AFTER INSERT ON host_document
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION host_conflict()""",
+        ):
+            connection.execute(text(statement))
+    postgres_site.ledgers.may_log_errors = True
+    postgres_site.policy.on_recorded = lambda connection, _: connection.execute(DOCUMENT)
+    answer = postgres_site.call("take")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "CONCURRENCY_CONFLICT")
+    assert not postgres_site.ledger.is_locked("k")
 
 
 def test_a_connection_lost_before_the_commit_leaves_no_doubt(bare_site: Site) -> None:
@@ -377,10 +419,8 @@ def test_a_unit_of_work_may_have_dependencies(bare_site: Site) -> None:
     assert seen == ["t1"]
 
 
-def test_a_principal_may_carry_the_session_of_the_unit_of_work(postgres_ledgers: Any) -> None:
+def test_a_principal_may_carry_the_session_of_the_unit_of_work(postgres_ledgers: Ledgers) -> None:
     """So that `authorize` asks the database on the connection that the request has already."""
-    from support.sites import site_on
-
     with site_on(postgres_ledgers, "async") as site:
         assert isinstance(site.engine, AsyncEngine)
         sessions = async_sessionmaker(site.engine)
