@@ -32,6 +32,7 @@ OF_ONE: dict[str, Ask] = {
         key="watched", since=MIDDLE, until=MIDDLE + 30 * DAY
     ),
     "holds of a tree": lambda ledger: ledger.holds(under="watched"),
+    "holds of a tree in a period": lambda ledger: ledger.holds(under="watched", since=MIDDLE),
     "holds of a prefix": lambda ledger: ledger.holds(key_prefix="watched"),
     "holds of a holder": lambda ledger: ledger.holds(holder="run:watched"),
     "holds of a holder in a period": lambda ledger: ledger.holds(
@@ -179,3 +180,20 @@ def test_every_table_is_read_by_an_index(crowded: tuple[Crowded, Crowded], ask: 
     assert "SCAN lockledger_" not in plan, plan
     assert "lockledger_events" not in plan, plan
     assert "lockledger_holds_by_" in plan, plan
+
+
+def test_a_plan_that_is_kept_for_a_list_is_one_for_its_instant(
+    crowded: tuple[Crowded, Crowded],
+) -> None:
+    _, large = crowded
+    lists = (
+        *OF_ALL.values(),
+        OF_ONE["holders_at of a holder"],
+        OF_ONE["holds of a tree in a period"],
+    )
+    for ask in lists:
+        statement, _ = large.statement(ask)
+        assert f"'{MIDDLE.isoformat(timespec='microseconds')}'" in statement
+    for name in ("holder_at", "holds of a key in a period"):
+        statement, _ = large.statement(OF_ONE[name])
+        assert str(MIDDLE.year) not in statement
