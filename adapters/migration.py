@@ -15,7 +15,6 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.schema import SchemaItem, Table
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
 from lockledger.adapters.schema import SCHEMA_VERSION, WHOLE_RESULTS, found_version
@@ -62,14 +61,6 @@ def migration_sql(dialect_name: str, schema: str | None = None) -> str:
     with _alone():
         command.upgrade(config, "head", sql=True)
     return script.getvalue()
-
-
-def include_object(
-    item: SchemaItem, name: str | None, _kind: str, _reflected: bool, _compare_to: SchemaItem | None
-) -> bool:
-    """For the `include_object` of a host's own Alembic, whose autogenerate would propose to drop the ledger's tables."""
-    table = item if isinstance(item, Table) else getattr(item, "table", None)
-    return not (table.name if isinstance(table, Table) else name or "").startswith("lockledger_")
 
 
 def _upgrade(connection: Connection, schema: str | None) -> None:

@@ -74,6 +74,12 @@ def declared(dialect_name: str, schema: str | None = None) -> Tables:
     return _declared(dialect_name, effective_schema(dialect_name, schema))
 
 
+def unnamed_schema(dialect_name: str, schema: str | None = None) -> Tables:
+    """As `declared`, but without a `schema` the tables name none. Refuses what `effective_schema` refuses."""
+    effective = effective_schema(dialect_name, schema)
+    return _declared(dialect_name, None if schema is None else effective)
+
+
 @lru_cache(maxsize=256)
 def _declared(dialect_name: str, schema: str | None) -> Tables:
     metadata = MetaData()

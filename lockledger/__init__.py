@@ -46,6 +46,7 @@ from lockledger.holding import Held
 from lockledger.ledger import LockLedger
 from lockledger.rebuilding import Rebuilt
 from lockledger.subscription import Subscription
+from lockledger.tables import include_object, metadata, migration_sql
 from lockledger.verification import Advance, Verification
 
 __all__ = [
@@ -98,6 +99,9 @@ __all__ = [
     "Verification",
     "WaitTimeout",
     "configure_sqlite",
+    "include_object",
     "lock_key",
+    "metadata",
+    "migration_sql",
     "new_holder",
 ]

@@ -17,7 +17,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Integer, MetaData, Table, inspect
 
-from lockledger.adapters.migration import include_object, migrate
+from lockledger import include_object
+from lockledger.adapters.migration import migrate
 from lockledger.adapters.schema import SCHEMA_VERSION, check_schema
 from support.databases import Database
 from support.rows import insert_event
