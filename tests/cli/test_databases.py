@@ -28,6 +28,8 @@ COMMANDS = [
     ("force-release", "k", "--actor", "a", "--reason", "r"),
     ("extend", "k", "h", "--ttl", "60"),
     ("holders",),
+    ("holds",),
+    ("at", "2024-05-14T10:00:00+00:00"),
     ("history", "k"),
     ("audit",),
     ("timeline",),

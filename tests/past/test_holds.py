@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -277,3 +280,42 @@ def test_the_longest_texts_have_room_in_every_index(ledgers: Ledgers) -> None:
     after = ledger.take(key, holder).taken_at
     assert len(ledger.holds(under=key, limit=1)) == 1
     assert len(ledger.holders_at(after, key_prefix=key)) == 1
+
+
+def test_pages_skip_and_repeat_nothing_while_others_take_and_release(ledgers: Ledgers) -> None:
+    ledger = ledgers.open()
+    keys = [f"k:{number}" for number in range(12)]
+    for key in keys:
+        for _ in range(3):
+            ledger.take(key, "run:0")
+            ledger.release(key, "run:0")
+        ledger.take(key, "run:0")
+    before = {(hold.key, hold.token) for hold in ledger.holds()}
+    over = threading.Event()
+
+    def write(holder: str, rng: random.Random) -> None:
+        while not over.is_set():
+            key = rng.choice(keys)
+            ledger.take(key, holder, takeover_reason="urgent", if_mine="replace")
+            ledger.try_release(key, holder)
+
+    with ThreadPoolExecutor(2) as threads:
+        writers = [
+            threads.submit(write, f"run:{seed}", random.Random(seed)) for seed in range(1, 3)
+        ]
+        try:
+            for _ in range(5):
+                found: list[tuple[str, int]] = []
+                after = None
+                while True:
+                    page = ledger.holds(after=after, limit=7)
+                    found += [(hold.key, hold.token) for hold in page]
+                    after = page.next_after
+                    if after is None:
+                        break
+                assert found == sorted(set(found))
+                assert before <= set(found)
+        finally:
+            over.set()
+    for writer in writers:
+        writer.result()
