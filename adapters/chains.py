@@ -102,6 +102,8 @@ class Chain:
         if not self._previous:
             self._previous = (stored,)
             return None
+        if version == 1 and not self.foreign:
+            self._previous = (FIRST,)  # whatever somebody has put before it
         computed = FIRST
         for previous in self._previous:
             try:
