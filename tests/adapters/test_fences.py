@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
@@ -13,7 +14,7 @@ from lockledger import HoldChanged, LockedByOther, LockLedger
 from lockledger.adapters.postgres import PostgresEventStore
 from lockledger.adapters.store import Newest
 from lockledger.domain.lock import Call, Lock, Take
-from support.databases import Database
+from support.databases import POSTGRES_KINDS, Database, Servers
 from support.hosts import Host, host_on
 from support.ledgers import Ledgers, postgres_ledgers
 from support.processes import rounds
@@ -163,14 +164,21 @@ def test_a_host_that_resets_its_session_takes_a_second_fence_and_loses_nothing(h
     assert [recorded.position for recorded in host.ledger.events()] == [1, 2]
 
 
+@pytest.fixture
+def one_database(servers: Servers, tmp_path: Path) -> Iterator[Database]:
+    """A database on one server, where several would tell the same at length."""
+    with servers.database(POSTGRES_KINDS[0], tmp_path) as database:
+        yield database
+
+
 @pytest.mark.timeout(400)
 def test_fifty_thousand_appends_in_one_transaction_do_not_fill_the_servers_lock_table(
-    postgres_database: Database,
+    one_database: Database,
 ) -> None:
     """One lock for each append would be far more than the server has room for."""
     appends = 50_000
     store = PostgresEventStore("default", None)
-    engine = postgres_database.engine()
+    engine = one_database.engine()
     with engine.connect() as connection:
         room = connection.exec_driver_sql(
             "SELECT current_setting('max_locks_per_transaction')::int"
@@ -188,7 +196,7 @@ def test_fifty_thousand_appends_in_one_transaction_do_not_fill_the_servers_lock_
         assert time.monotonic() - began < 240
         connection.commit()
         assert fences(connection) == []
-    with LockLedger(postgres_database.url) as ledger:
+    with LockLedger(one_database.url) as ledger:
         assert ledger.take("key:17", "ben", takeover_reason="urgent").token == 2
         assert ledger.take("another", "ben").created
         assert sum(1 for _ in ledger.events(appends - 10)) == 12

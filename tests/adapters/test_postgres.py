@@ -177,7 +177,8 @@ def test_a_role_that_may_not_use_the_sequence_reads_and_writes_nothing_by_positi
         ledger = host.ledgers.open(url_or_engine=engine)
         with pytest.raises(ProgrammingError, match="permission denied for sequence"):
             keys(ledger)
-        with pytest.raises(IntegrityError, match="position"):
+        # A position that is null, or on an older server a privilege that is missing.
+        with pytest.raises((IntegrityError, ProgrammingError), match="position"):
             ledger.release("k", "ann")
         admin.execute(f"GRANT USAGE ON SEQUENCE lockledger_position TO {role}")
         assert keys(ledger) == ["k"]
