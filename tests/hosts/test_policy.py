@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -202,6 +203,7 @@ def test_a_rollback_takes_the_hosts_rows_back_with_the_change(
 ) -> None:
     host.ledger.take("held", "run:1")
     host.ledger.take("run out", "run:1", ttl=0.01)
+    time.sleep(0.05)
     ledger = host.ledgers.open(policy=policy)
     with unchanged(host.ledgers), host.session() as session:
         IN_TRANSACTION[verb](ledger.using(session))
