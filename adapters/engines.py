@@ -128,7 +128,15 @@ class Source:
         # There a listener may send BEGIN wherever SQLAlchemy begins, so that savepoints work, and then no statement
         # would be its own transaction. A disposed engine has another pool.
         if self._deaf is None or self._deaf.pool is not self.engine.pool:
-            self._deaf = Engine(self.engine.pool, self.engine.dialect, self.engine.url)
+            engine = self.engine
+            self._deaf = Engine(
+                engine.pool,
+                engine.dialect,
+                engine.url,
+                logging_name=engine.logging_name,
+                echo=engine.echo,
+                hide_parameters=engine.hide_parameters,
+            )
         return self._deaf
 
     def close(self) -> None:
@@ -188,9 +196,10 @@ def _lent(connection: Connection, busy_timeout: float) -> Iterator[None]:
     by_level = sqlite and not isinstance(getattr(driver, "autocommit", None), bool)
     name, alone = ("isolation_level", None) if by_level else ("autocommit", True)
     before = getattr(driver, name)
-    if before != alone:
-        setattr(driver, name, alone)
     try:
+        # Inside, since an async driver may set it although the call is cancelled meanwhile.
+        if before != alone:
+            setattr(driver, name, alone)
         with _patient(connection, busy_timeout) if sqlite else nullcontext():
             yield
     finally:

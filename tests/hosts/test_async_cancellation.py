@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from lockledger import AsyncLockLedger, Grant, LockLedgerError
 from support.cancelling import cancelled_at
@@ -171,6 +171,40 @@ def test_a_cancelled_call_in_a_transaction_loses_it_and_nothing_else(
     assert asyncio.run(story()) > 2
     assert host.documents() == {}
     assert list(host.ledger.current_holders()) == []
+
+
+async def settings(engine: AsyncEngine) -> dict[str, object]:
+    """What the next user of the engine's only connection finds."""
+    async with engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        found = {"isolation_level": driver.isolation_level}
+        if engine.dialect.name == "postgresql":
+            found["autocommit"] = driver.autocommit
+        else:
+            timeout = await connection.exec_driver_sql("PRAGMA busy_timeout")
+            found["busy_timeout"] = timeout.scalar()
+        return found
+
+
+def test_a_cancelled_call_leaves_a_hosts_connections_as_they_were(host: Host) -> None:
+    """On an engine as SQLAlchemy makes it: one left in AUTOCOMMIT would commit what the host rolls back."""
+
+    async def story() -> int:
+        url = host.database.url.replace("sqlite:", "sqlite+aiosqlite:")
+        engine = create_async_engine(url, pool_size=1, max_overflow=0)
+        before = await settings(engine)
+        async with AsyncLockLedger(engine, busy_timeout=7) as ledger:
+            await ledger.is_locked("k")
+            for point in range(1, MOST_POINTS):
+                call = as_coroutine(ledger.take(f"k:{point}", "run:1"))
+                outcome = await cancelled_at(point, call)
+                assert await settings(engine) == before, point
+                if not isinstance(outcome, asyncio.CancelledError):
+                    await engine.dispose()
+                    return point
+        raise AssertionError("it was cancelled at every point and never came to its end")
+
+    assert asyncio.run(story()) > 2
 
 
 @pytest.mark.parametrize("whose", WHOSE)
