@@ -45,6 +45,7 @@ from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
 from lockledger.holding import Held
 from lockledger.ledger import LockLedger
 from lockledger.rebuilding import Rebuilt
+from lockledger.replaying import Projection
 from lockledger.subscription import Subscription
 from lockledger.tables import include_object, metadata, migration_sql
 from lockledger.verification import Advance, Verification
@@ -90,6 +91,7 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "Policy",
+    "Projection",
     "Rebuilt",
     "RecordedEvent",
     "SchemaMismatch",

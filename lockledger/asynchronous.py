@@ -305,6 +305,7 @@ class AsyncLockLedger(_EveryVerb):
     verify = awaited(LockLedger.verify)
     checkpoint = awaited(LockLedger.checkpoint)
     rebuild = awaited(LockLedger.rebuild)
+    replay = awaited(LockLedger.replay)
 
     async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""

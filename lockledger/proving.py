@@ -1,4 +1,4 @@
-"""The verbs that prove a ledger. They need a snapshot of their own, so a ledger has them only outside other transactions."""
+"""The verbs that go through a whole ledger. They need transactions of their own, so none of them runs in a caller's."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -8,12 +8,13 @@ from sqlalchemy import Connection
 from lockledger.adapters.engines import Source
 from lockledger.checkpoints import Checkpoint, make_checkpoint
 from lockledger.rebuilding import Rebuilt, rebuild
+from lockledger.replaying import Projection, replay
 from lockledger.verification import OnAdvance, Verification, verify
 from lockledger.workings import Workings
 
 
 class ProvingVerbs(ABC):
-    """Prove a ledger, keep a checkpoint of it, and repair what is derived from its events."""
+    """Prove a ledger, keep a checkpoint of it, repair what is derived from its events, and derive more."""
 
     _workings: Workings
     _source: Source
@@ -73,3 +74,21 @@ class ProvingVerbs(ABC):
         return rebuild(
             self._connection, self._workings.store, sleep=self._source.sleep, told=progress
         )
+
+    def replay(
+        self, projection: Projection, *, restart: bool = False, progress: OnAdvance = None
+    ) -> int:
+        """Brings a projection of the host's up to what is settled, and gives the position that it has come to.
+
+        From where it stands, which `lockledger_consumer_positions` keeps under its name: the first time from the first
+        event, and with `restart` too, after its `reset`. Each 500 events are applied in one transaction that moves the
+        position with them, so each comes once, in position order, whoever else replays or is killed. Call it again to
+        keep up, or whenever a subscription yields something.
+
+        What the projection raises comes through, and its events with it the next time. `progress` is called after each
+        transaction with an `Advance`.
+        """
+        with self._connection() as connection:
+            return replay(
+                connection, self._workings.store, projection, restart=restart, told=progress
+            )
