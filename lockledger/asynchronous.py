@@ -152,8 +152,9 @@ class AsyncSubscription(AsyncIterator[RecordedEvent]):
             if recorded := feed.pop():
                 return recorded
             events, reached = await greenlet_spawn(self._ledger.next_page, feed.reached)
+            idle = not events and reached == feed.reached
             feed.put(events, reached)
-            if not events:
+            if idle:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), self._poll)
         raise StopAsyncIteration

@@ -88,8 +88,9 @@ class Subscription(Iterator[RecordedEvent]):
             if recorded := self._feed.pop():
                 return recorded
             events, reached = self._next_page(self._feed.reached)
+            idle = not events and reached == self._feed.reached
             self._feed.put(events, reached)
-            if not events:
+            if idle:
                 self._closed.wait(self._poll)
         raise StopIteration
 
