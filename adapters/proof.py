@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from lockledger.adapters.chains import Chain
+from lockledger.adapters.identifiers import POSTGRESQL
 from lockledger.adapters.scans import (
     AUDIT_TRAIL,
     EVENTS,
@@ -130,6 +131,9 @@ class Proof:
 
     def _readable(self, rows: Iterator[Row], columns: Sequence[str], keys: int) -> Iterator[Row]:
         """Rows whose key is one; SQLite keeps anything in any column."""
+        if self._store.dialect == POSTGRESQL:
+            yield from rows
+            return
         known: Any = None
         for row in rows:
             readable = row[0] == known or _is_id(row[0])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -126,22 +127,35 @@ def _place(row: Row) -> dict[str, Any]:
 
 def form_of(dialect: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Row]:
     """Makes a function that brings a projection's row into the form in which these columns are read."""
-    id_text: Callable[[Any], Any] = str if dialect == POSTGRESQL else _digits
+    id_text = _cached_text if dialect == POSTGRESQL else _cached_digits
     instant_text = _postgres_text if dialect == POSTGRESQL else instant_to_text
+    pick = itemgetter(*columns)
+    lock = columns.index("lock_id")
+    instants = [place for place, name in enumerate(columns) if name.endswith("_at")]
 
     def form(row: Mapping[str, Any]) -> Row:
-        values = []
-        for name in columns:
-            value = row[name]
-            kind = type(value)
-            if kind is datetime:
-                value = instant_text(value)
-            elif kind is UUID:
-                value = id_text(value)
-            values.append(value)
+        values = list(pick(row))
+        values[lock] = id_text(values[lock])
+        known = text = None
+        for place in instants:
+            instant = values[place]
+            if instant is not None:
+                if instant is not known:
+                    known, text = instant, instant_text(instant)
+                values[place] = text
         return tuple(values)
 
     return form
+
+
+@lru_cache(maxsize=16)
+def _cached_text(lock_id: UUID) -> str:
+    return str(lock_id)
+
+
+@lru_cache(maxsize=16)
+def _cached_digits(lock_id: UUID) -> str:
+    return lock_id.hex
 
 
 def _postgres_text(instant: datetime) -> str:

@@ -67,19 +67,17 @@ class LockEvent(BaseModel):
 
     def hold(self) -> Hold:
         """The hold that the event begins, extends or ends, without its end."""
-        return Hold.model_construct(
-            key=self.key,
-            holder=self.holder,
-            token=self.token,
-            taken_at=self.taken_at,
-            expires_at=self.expires_at,
-            taken_over_from=self.taken_over_from,
-            takeover_reason=self.takeover_reason,
-            metadata=self.hold_metadata,
-            ended_at=None,
-            ended_by=None,
-            end_reason=None,
-            ended_by_actor=None,
+        return Hold.trusted(
+            {
+                "key": self.key,
+                "holder": self.holder,
+                "token": self.token,
+                "taken_at": self.taken_at,
+                "expires_at": self.expires_at,
+                "taken_over_from": self.taken_over_from,
+                "takeover_reason": self.takeover_reason,
+                "metadata": self.hold_metadata,
+            }
         )
 
     def before(self) -> Hold | None:
@@ -120,7 +118,7 @@ class LockTakenOver(LockEvent):
         return self.reason
 
     def before(self) -> Hold:
-        return Hold(key=self.key, **dict(self.previous))
+        return Hold.trusted({"key": self.key, **self.previous.__dict__})
 
     def after(self) -> Hold:
         return self.hold()
@@ -137,7 +135,7 @@ class LockExtended(LockEvent):
     previous_expires_at: Instant
 
     def before(self) -> Hold:
-        return self.hold().model_copy(update={"expires_at": self.previous_expires_at})
+        return Hold.trusted({**self.hold().__dict__, "expires_at": self.previous_expires_at})
 
     def after(self) -> Hold:
         return self.hold()

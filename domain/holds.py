@@ -56,17 +56,34 @@ class Hold(HoldFacts):
     end_reason: str | None = None
     ended_by_actor: str | None = None
 
+    @classmethod
+    def trusted(cls, facts: Metadata) -> "Hold":
+        """A hold of these facts, which are valid; those not given are null.
+
+        As `model_construct`, at a third of its cost: each event that is read or written makes two or three.
+        """
+        hold = cls.__new__(cls)
+        put = object.__setattr__
+        put(hold, "__dict__", {**_BLANK, **facts})
+        put(hold, "__pydantic_fields_set__", set(facts))
+        put(hold, "__pydantic_extra__", None)
+        put(hold, "__pydantic_private__", None)
+        return hold
+
     def ended(self, at: datetime, by: EndedBy, *, actor: str | None, reason: str | None) -> "Hold":
         """The same hold with its end."""
-        return self.model_copy(
-            update={"ended_at": at, "ended_by": by, "end_reason": reason, "ended_by_actor": actor}
-        )
+        end = {"ended_at": at, "ended_by": by, "end_reason": reason, "ended_by_actor": actor}
+        return self.trusted({**self.__dict__, **end})
 
     def grant(self, *, created: bool) -> "Grant":
         """The live hold as an answer to who asked for it; `created` tells whether that call began it."""
         return Grant.model_construct(
             **{name: getattr(self, name) for name in HoldFacts.model_fields}, created=created
         )
+
+
+_BLANK = dict.fromkeys(Hold.model_fields)
+"""Every fact, in the order of the model, which is that of its JSON."""
 
 
 class Grant(HoldFacts):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import (
     CheckConstraint,
     Column,
@@ -109,7 +110,7 @@ COLUMNS = (
 )
 """All columns but the position, which the database gives."""
 
-_FACTS = set(HoldFacts.model_fields)
+_FACTS = TypeAdapter(HoldFacts)
 
 
 def row(ledger: str, event: LockEvent, event_hash: bytes) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def row(ledger: str, event: LockEvent, event_hash: bytes) -> dict[str, Any]:
 
 
 def _facts(hold: Hold) -> str:
-    return hold.model_dump_json(include=_FACTS)
+    return _FACTS.dump_json(hold).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,12 @@ def _in_utc_without_zone(element: _AsRead, compiler: Any, **options: Any) -> str
     return f"({compiler.process(element.clauses, **options)} AT TIME ZONE 'UTC')"
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def json_to_text(value: Any) -> str:
     """JSON as the tables keep it: compact, text not escaped; NaN and infinities are a `ValueError`."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def json_from_text(text: str) -> Any:
