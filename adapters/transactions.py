@@ -13,16 +13,10 @@ from sqlalchemy.orm import Session
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.adapters.failures import translated
 from lockledger.adapters.migration import migrate
-from lockledger.adapters.postgres import PostgresEventStore
 from lockledger.adapters.schema import check_schema
 from lockledger.adapters.sessions import begin_to_write, joined
-from lockledger.adapters.sqlite import SQLiteEventStore
 from lockledger.adapters.store import EventStore
-from lockledger.domain.keys import check_ledger_name
-
-_STORES: dict[str, type[EventStore]] = {
-    store.dialect: store for store in (PostgresEventStore, SQLiteEventStore)
-}
+from lockledger.adapters.stores import store_on
 
 
 class Transactions(ABC):
@@ -60,7 +54,7 @@ class OwnTransactions(Transactions):
         busy_timeout: float | timedelta = 30,
     ) -> None:
         source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
-        super().__init__(_STORES[source.dialect](check_ledger_name(name), schema))
+        super().__init__(store_on(source.dialect, name, schema))
         self._source = source
         self._schema_is_right = False
         # `eventsourcing` drops factories without closing them. Not at exit: a forked child would close its parent's.

@@ -8,13 +8,10 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Pool
 
 from lockledger.adapters.clock import checked_now
-from lockledger.adapters.postgres import PostgresEventStore
 from lockledger.adapters.schema import check_schema, outlasts_rollback
-from lockledger.adapters.sqlite import SQLiteEventStore
-from lockledger.adapters.store import EventStore
+from lockledger.adapters.stores import store_on
 from lockledger.commands import Command, Commands, Performed
 from lockledger.domain.holds import Grant
-from lockledger.domain.keys import check_ledger_name
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
 from lockledger.groups import Groups
@@ -22,9 +19,6 @@ from lockledger.past import Past
 from lockledger.queries import Queries
 
 T = TypeVar("T")
-_STORES: dict[str, type[EventStore]] = {
-    store.dialect: store for store in (PostgresEventStore, SQLiteEventStore)
-}
 
 
 class Workings:
@@ -41,9 +35,9 @@ class Workings:
         names: Names[Connection] | None,
         scopes: bool = False,
     ) -> None:
-        self.name = check_ledger_name(name)
         self.schema = schema
-        self.store = _STORES[dialect](self.name, schema)
+        self.store = store_on(dialect, name, schema)
+        self.name = self.store.ledger
         self.commands = Commands(self.store, clock, policy, scopes=scopes)
         self.groups = Groups(self.store, self.commands, policy, scopes=scopes)
         self.queries = Queries(self.store, clock)
