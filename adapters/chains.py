@@ -37,13 +37,15 @@ class Chain:
         self.foreign: bool | None = None
         """Whether it is a stream of events that is no lock; `None` before its first event."""
         self.version = 0
-        self.missing: list[tuple[int, int]] = []
-        """Versions that are not there, first and last of each gap."""
+        self.gap: range = range(0)
+        """The versions that are not there right before the event shown last."""
         self.event: LockEvent | None = None
         """The event shown last, if it can be believed."""
         self.position: Any = 0
         self.misplaced = False
         """Whether the event shown last has a position that cannot be its own."""
+        self.ended_token = 0
+        """The token of the hold that ended last, as far as the projections were compared."""
         self.faulty = False
         """Whether any event was missing or not to be believed."""
         self._ledger = ledger
@@ -91,7 +93,7 @@ class Chain:
         self.version = version
 
     def _gap(self, first: int, last: int, found: str) -> Fault:
-        self.missing.append((first, last))
+        self.gap = range(first, last + 1)
         self.faulty = True
         self._lock, self._previous = None, ()
         which = f"version {first}" if first == last else f"versions {first} to {last}"

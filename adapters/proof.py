@@ -209,7 +209,7 @@ class Proof:
         """Entries before a version that no event stands for, unless the event is known to be missing."""
         while (row := self._audit.next) is not None and row[0] == lock_id and row[1] < version:
             self._take_entry()
-            if not any(first <= row[1] <= last for first, last in chain.missing):
+            if row[1] not in chain.gap:
                 yield self._extra("audit", chain, row)
             elif row[1] == version - 1:
                 chain.witnessed(row[_HASH])
@@ -246,6 +246,9 @@ class Proof:
         if expected is None:
             return
         token = expected["token"]
+        if token <= chain.ended_token:
+            return  # a hold ends once; that an event ends it again breaks a rule
+        chain.ended_token = token
         yield from self._unended(lock_id, chain, token)
         row = self._holds.next
         if row is None or row[0] != lock_id or row[1] != token:
