@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
-from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lockledger.domain.events import LockEvent
-from lockledger.domain.keys import lock_id
-from lockledger.domain.lock import Call, Decision, Lock, Take, evolve
 from support.crowd import record
+from support.helpdesk import EVENTS, LOG, lives
 from support.ledgers import Ledgers, SettableClock
 from support.recollection import Recollection, Wanted, facts
 
-LOG = Path(__file__).parents[3] / "shared" / "data" / "helpdesk.jsonl.gz"
 pytestmark = pytest.mark.skipif(
     not LOG.exists(),
     reason="the log is not part of the project; it lies beside the checkout or nowhere",
 )
 
 
-def lives() -> Iterator[list[LockEvent]]:
-    """What the rules make of each ticket's commands."""
-    commands: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    with gzip.open(LOG, "rt") as lines:
-        for line in lines:
-            command = json.loads(line)
-            commands[command["key"]].append(command)
-    for key, of_ticket in commands.items():
-        lock, events = Lock(lock_id("default", key), key), list[LockEvent]()
-        for command in of_ticket:
-            for event in _decided(lock, command).events:
-                events.append(event)
-                lock = evolve(event)
-        yield events
-
-
-def _decided(lock: Lock, command: dict[str, Any]) -> Decision[Any]:
-    now, who = lock.now(datetime.fromisoformat(command["at"])), command["holder"]
-    call, reason = Call(who, {}), command.get("reason")
-    if command["do"] == "take":
-        return lock.take(Take(who, call, None, reason), now)
-    if command["do"] == "release":
-        return lock.release(who, None, reason, call, now, lambda _: None)
-    return lock.force_release(None, command["reason"], call, now)
-
-
 def test_who_had_which_ticket_is_what_the_events_say(ledgers: Ledgers) -> None:
-    assert record(ledgers.database.engine(), lives()) == 4583 + 4091 + 4560
+    assert record(ledgers.database.engine(), lives()) == EVENTS
     past, clock, rng = Recollection(ledgers.database.engine()), SettableClock(), random.Random(5)
     clock.now = max(past.instants())
     ledger = ledgers.open(clock=clock)
