@@ -23,7 +23,7 @@ def snapshot(connection: Connection) -> Iterator[None]:
 
     On PostgreSQL instants cast to text are in UTC and ISO 8601; on SQLite text that is no UTF-8 is read all the same.
     """
-    with _any_text(connection):
+    with any_text(connection):
         if not connection.in_transaction():
             connection.begin()  # so that its rollback() reaches the driver
         try:
@@ -44,7 +44,8 @@ def _end(connection: Connection) -> None:
 
 
 @contextmanager
-def _any_text(connection: Connection) -> Iterator[None]:
+def any_text(connection: Connection) -> Iterator[None]:
+    """Inside, SQLite gives text that is no UTF-8 too, as text that differs from any other; nothing on PostgreSQL."""
     if connection.dialect.name != SQLITE:
         yield
         return

@@ -20,7 +20,7 @@ from lockledger.adapters.postgres_mending import PostgresMender
 from lockledger.adapters.proof import Proof
 from lockledger.adapters.repairs import Repairs
 from lockledger.adapters.scans import Between, Scans
-from lockledger.adapters.snapshots import snapshot
+from lockledger.adapters.snapshots import any_text, snapshot
 from lockledger.adapters.sqlite_mending import SQLiteMender
 from lockledger.adapters.store import EventStore
 from lockledger.domain.faults import Fault, FaultCount, FaultKind
@@ -108,7 +108,7 @@ def _mend_on_sqlite(
     if sound:
         return proof.seen.events
     mended, found = Tally(store.dialect), FaultCount()
-    with store.transaction(connection):
+    with any_text(connection), store.transaction(connection):
         proof = Proof(store, connection, between=part, rules=False)
         mender = SQLiteMender(Repairs(store, connection), mended)
         for finding in proof.findings():
@@ -138,12 +138,13 @@ def _mend_on_postgres(
         proof = Proof(store, connection, between=part, rules=False, tick=course.tick)
         mender = PostgresMender(opened, store, tally, sleep, copying=copying)
         try:
-            with snapshot(connection), mender:
-                for finding in proof.findings():
-                    if isinstance(finding, Fault):
-                        found.add(finding)
-                    else:
-                        mender.mend(finding)
+            with mender:
+                with snapshot(connection):
+                    for finding in proof.findings():
+                        if isinstance(finding, Fault):
+                            found.add(finding)
+                        else:
+                            mender.mend(finding)
                 mender.finish()
         except Exception as error:
             # Another rebuild was there first, or the row is another ledger's: look at each row before inserting it.

@@ -209,3 +209,16 @@ def test_a_table_that_stays_in_use_is_given_up_after_a_while(
             connection.commit()
         assert ledger.rebuild().corrected == 1
         is_whole(postgres_database, ledger)
+
+
+@pytest.mark.parametrize(
+    "change", ["holder = CAST(x'ff00fe' AS TEXT)", "holder = x'ff'", "recorded_at = 5"]
+)
+def test_what_only_sqlite_keeps(sqlite_database: Database, change: str) -> None:
+    with LockLedger(sqlite_database.url) as ledger:
+        ledger.take("k", "run:1")
+        ledger.release("k", "run:1")
+        tamper(sqlite_database, f"UPDATE {TRAIL} SET {change} WHERE version = 1")
+        done = ledger.rebuild()
+        assert (done.ok, done.corrected) == (True, 1)
+        is_whole(sqlite_database, ledger)
