@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockledger.adapters.proof import COLUMNS, Difference, Projected, fault_of
+from lockledger.adapters.differences import COLUMNS, Difference, Projected, fault_of
 from lockledger.adapters.repairs import Repairs, key_of
 from lockledger.adapters.scans import Row, form_of
 from lockledger.domain.faults import FaultCount

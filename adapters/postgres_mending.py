@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from lockledger.adapters.copying import Copying
+from lockledger.adapters.differences import COLUMNS, Difference, Projected
 from lockledger.adapters.failures import LOCK_NOT_AVAILABLE, NOT_PERMITTED, sqlstate
 from lockledger.adapters.mending import Tally, forms, replace, right_row
-from lockledger.adapters.proof import COLUMNS, Difference, Projected
 from lockledger.adapters.repairs import Repairs, key_of
 from lockledger.adapters.scans import Row
 from lockledger.adapters.store import EventStore

@@ -4,16 +4,16 @@ An append writes events and projections in one transaction, so that in one snaps
 writing. What follows from an event that cannot be believed is not judged.
 """
 
-import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from lockledger.adapters.chains import Chain
+from lockledger.adapters.differences import COLUMNS, Difference, Expected, Projected, differing
 from lockledger.adapters.identifiers import POSTGRESQL
 from lockledger.adapters.scans import (
     AUDIT_TRAIL,
@@ -33,34 +33,7 @@ from lockledger.domain.faults import Fault
 from lockledger.domain.lock import evolve
 from lockledger.projections import audit_trail, current_holders, holds
 
-Projected = Literal["head", "audit", "hold"]
-Expected = dict[str, Any]
-
-COLUMNS: Final[Mapping[Projected, Sequence[str]]] = {
-    "head": HEADS,
-    "audit": AUDIT_TRAIL,
-    "hold": HOLDS,
-}
-_JSON: Final = {"metadata", "before", "after"}
 _EVENTS_BETWEEN_TICKS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A row of a projection that is missing, that follows from no event, or that says something else than it must.
-
-    `number` is the entry's version, or the hold's token. `expected` is the row as projections make it, `found` as it is
-    read; `columns` are those in which the two differ.
-    """
-
-    table: Projected
-    lock_id: UUID
-    key: str | None
-    number: int | None
-    position: int | None
-    expected: Expected | None
-    found: Row | None
-    columns: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -229,7 +202,7 @@ class Proof:
         self._take_entry()
         if self._form["audit"](expected) == row:
             return
-        columns = self._differing("audit", expected, row)
+        columns = differing("audit", self._form["audit"](expected), row)
         if chain.misplaced:
             columns = [name for name in columns if name != "position"]
         if columns:
@@ -257,7 +230,7 @@ class Proof:
         self._take_hold()
         if self._form["hold"](expected) == row:
             return
-        if columns := self._differing("hold", expected, row):
+        if columns := differing("hold", self._form["hold"](expected), row):
             yield self._difference("hold", chain, token, expected, row, columns)
 
     def _unended(self, lock_id: str, chain: Chain, before: int | None) -> Iterator[Difference]:
@@ -321,7 +294,7 @@ class Proof:
         if head is None:
             yield self._difference("head", chain, chain.version, expected, None)
         elif self._form["head"](expected) != head and (
-            columns := self._differing("head", expected, head)
+            columns := differing("head", self._form["head"](expected), head)
         ):
             yield self._difference("head", chain, chain.version, expected, head, columns)
 
@@ -332,11 +305,6 @@ class Proof:
     def _take_hold(self) -> None:
         self._holds.forward()
         self.seen.ended_holds += 1
-
-    def _differing(self, table: Projected, expected: Expected, found: Row) -> list[str]:
-        """The columns in which two rows differ; JSON differs by its value and not by how it is written."""
-        pairs = zip(COLUMNS[table], self._form[table](expected), found, strict=True)
-        return [name for name, right, there in pairs if not _same(name, right, there)]
 
     def _extra(self, table: Projected, chain: Chain, row: Row) -> Difference:
         position = row[_POSITION] if table == "audit" else None
@@ -380,62 +348,3 @@ def _is_id(value: Any) -> bool:
     except (ValueError, TypeError, AttributeError):
         return False
     return value in (str(lock_id), lock_id.hex)
-
-
-def _same(name: str, right: Any, there: Any) -> bool:
-    if right == there and type(right) is type(there):
-        return True
-    if name not in _JSON or not isinstance(right, str) or not isinstance(there, str):
-        return False
-    try:
-        return bool(json.loads(right) == json.loads(there))
-    except ValueError:
-        return False
-
-
-def fault_of(difference: Difference, dialect: str) -> Fault:
-    """The difference as a fault for a person to read."""
-    table, columns = difference.table, difference.columns
-    kind = {
-        (False, True): f"{table}_extra",
-        (True, False): f"{table}_missing",
-        (True, True): f"{table}_different",
-    }[difference.expected is not None, difference.found is not None]
-    if kind == "audit_different" and list(columns) == ["position"]:
-        kind = "position"
-    expected = found = "no row"
-    if difference.expected is not None:
-        row = dict(
-            zip(COLUMNS[table], form_of(dialect, COLUMNS[table])(difference.expected), strict=True)
-        )
-        expected = _told(row, columns or _TOLD[table])
-    if difference.found is not None:
-        found = _told(
-            dict(zip(COLUMNS[table], difference.found, strict=True)), columns or _TOLD[table]
-        )
-    return Fault.model_validate(
-        {
-            "kind": kind,
-            "key": difference.key,
-            "lock_id": difference.lock_id,
-            "version": difference.number,
-            "position": difference.position,
-            "expected": expected,
-            "found": found,
-        }
-    )
-
-
-_TOLD: Final[Mapping[Projected, Sequence[str]]] = {
-    "head": ("version", "holder", "token"),
-    "audit": ("action", "holder", "token", "position"),
-    "hold": ("holder", "taken_at", "ended_at", "ended_by"),
-}
-
-
-def _told(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    return ", ".join(f"{name}={_value(row[name])}" for name in columns)
-
-
-def _value(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else shown(value)

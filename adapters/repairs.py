@@ -10,9 +10,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Table, Uuid
 
+from lockledger.adapters.differences import COLUMNS, Projected
 from lockledger.adapters.encoding import decode
 from lockledger.adapters.identifiers import POSTGRESQL
-from lockledger.adapters.proof import COLUMNS, Projected
 from lockledger.adapters.scans import Row, form_of, named, selected
 from lockledger.adapters.statements import run
 from lockledger.adapters.store import EventStore

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from lockledger.adapters.differences import Difference, Projected
 from lockledger.adapters.identifiers import SQLITE
 from lockledger.adapters.mending import Tally, forms, replace, right_row
-from lockledger.adapters.proof import Difference, Projected
 from lockledger.adapters.repairs import Repairs, key_of
 
 _KEPT_AT_MOST: Final = 10_000

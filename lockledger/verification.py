@@ -9,8 +9,9 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
+from lockledger.adapters.differences import Difference, fault_of
 from lockledger.adapters.failures import translated
-from lockledger.adapters.proof import Difference, Proof, fault_of
+from lockledger.adapters.proof import Proof
 from lockledger.adapters.scans import Scans
 from lockledger.adapters.snapshots import snapshot
 from lockledger.adapters.store import EventStore
