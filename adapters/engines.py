@@ -212,13 +212,15 @@ def _lent(connection: Connection, busy_timeout: float) -> Iterator[None]:
 @contextmanager
 def _patient(connection: Connection, busy_timeout: float) -> Iterator[None]:
     """A busy timeout on a SQLite connection for the length of one call."""
+    # It answers with the new value. A cursor left open would be reset when it is collected, which may be while the
+    # connection waits for a lock in another thread: then SQLite lets the collecting one, an event loop's, wait too.
     before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}")
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}").close()
     try:
         yield
     finally:
         if not connection.invalidated:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}").close()
 
 
 def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
