@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import (
     LOCK_NOT_AVAILABLE,
-    SERIALIZATION_FAILURE,
     sqlstate,
     translated,
 )
@@ -251,11 +250,6 @@ class Commands:
             with translated(key=command.key), self.scope(connection, command.key, inside):
                 return self._append_surely(connection, newest, decision, until)
         except _TakenBack:
-            return None
-        except ConcurrencyConflict as conflict:
-            # Alone, a statement that could not be serialized has left nothing: decide again, at READ COMMITTED.
-            if inside or sqlstate(conflict.__cause__) != SERIALIZATION_FAILURE:
-                raise
             return None
 
     def _perform_locked(

@@ -8,9 +8,11 @@ from weakref import WeakSet
 from sqlalchemy import Connection, Pool
 
 from lockledger.adapters.clock import checked_now
+from lockledger.adapters.failures import SERIALIZATION_FAILURE, sqlstate
 from lockledger.adapters.schema import check_schema, outlasts_rollback
 from lockledger.adapters.stores import store_on
 from lockledger.commands import Command, Commands, Performed
+from lockledger.domain.errors import ConcurrencyConflict
 from lockledger.domain.holds import Grant
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
@@ -73,7 +75,13 @@ class Workings:
         A policy runs in the transaction that makes the change, so with one there is one from the start.
         """
         if self._policy is None:
-            return self.commands.perform(connection, command, inside=False)
+            try:
+                return self.commands.perform(connection, command, inside=False)
+            except ConcurrencyConflict as conflict:
+                # Where the database serializes by default, any statement may fail for that, and has left nothing:
+                # once more, at READ COMMITTED.
+                if sqlstate(conflict.__cause__) != SERIALIZATION_FAILURE:
+                    raise
         with self.store.transaction(connection, key=command.key):
             return self.commands.perform(connection, command, inside=True)
 

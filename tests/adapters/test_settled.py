@@ -85,6 +85,8 @@ def test_only_what_a_savepoint_kept_holds_a_reader_back(host: Host) -> None:
     assert keys(host.ledger) == ["fast", "kept", "behind"]
 
 
+# A server that is there already need not allow prepared transactions.
+@pytest.mark.parametrize("postgres_database", ["postgres"], indirect=True)
 def test_a_prepared_transaction_that_was_left_behind_holds_readers_back_until_it_is_finished(
     host: Host,
 ) -> None:

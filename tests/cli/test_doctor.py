@@ -196,6 +196,8 @@ def test_an_open_transaction_that_holds_subscribers_back_is_named(
     )
 
 
+# A server that is there already need not allow prepared transactions.
+@pytest.mark.parametrize("postgres_database", ["postgres"], indirect=True)
 def test_a_prepared_transaction_left_behind_is_a_warning(
     postgres: Any, postgres_database: Database, ledgers_on_postgres: Ledgers
 ) -> None:

@@ -268,6 +268,8 @@ def test_a_session_that_does_not_begin_by_itself_has_to_be_begun(host: Host) -> 
     assert host.ledger.is_locked("k")
 
 
+# A server that is there already need not allow prepared transactions.
+@pytest.mark.parametrize("postgres_database", ["postgres"], indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_transaction_in_two_phases(postgres_host: Host, end: str) -> None:
     host = postgres_host
