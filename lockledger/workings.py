@@ -1,6 +1,6 @@
 """What a ledger is made of, whatever its colour and whoever owns the transaction; it works on a given connection."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 from weakref import WeakSet
@@ -70,29 +70,38 @@ class Workings:
                 self._checked.add(pool)
 
     def perform_alone(self, connection: Connection, command: Command[T]) -> Performed[T]:
-        """Carries out a command in a transaction of its own, on a connection in AUTOCOMMIT.
-
-        A policy runs in the transaction that makes the change, so with one there is one from the start.
-        """
-        if self._policy is None:
-            try:
-                return self.commands.perform(connection, command, inside=False)
-            except ConcurrencyConflict as conflict:
-                # Where the database serializes by default, any statement may fail for that, and has left nothing:
-                # once more, at READ COMMITTED.
-                if sqlstate(conflict.__cause__) != SERIALIZATION_FAILURE:
-                    raise
-        with self.store.transaction(connection, key=command.key):
-            return self.commands.perform(connection, command, inside=True)
+        """Carries out a command in a transaction of its own, on a connection in AUTOCOMMIT."""
+        return self._alone(
+            connection,
+            command.key,
+            lambda inside: self.commands.perform(connection, command, inside=inside),
+        )
 
     def take_all_alone(
         self, connection: Connection, commands: Sequence[Command[Grant]]
     ) -> Performed[dict[str, Grant]]:
-        """Takes all or none in a transaction of its own; see `perform_alone`."""
+        """Takes all or none in a transaction of its own, on a connection in AUTOCOMMIT."""
+        return self._alone(
+            connection,
+            None,
+            lambda inside: self.groups.take_all(connection, commands, inside=inside),
+        )
+
+    def _alone(self, connection: Connection, key: str | None, call: Callable[[bool], T]) -> T:
+        """Runs a call that is told whether a transaction is open.
+
+        A policy runs in the transaction that makes the change, so with one there is one from the start. Where the
+        database serializes by default, any statement may fail for that, and has left nothing: once more then, in a
+        transaction at READ COMMITTED.
+        """
         if self._policy is None:
-            return self.groups.take_all(connection, commands, inside=False)
-        with self.store.transaction(connection):
-            return self.groups.take_all(connection, commands, inside=True)
+            try:
+                return call(False)
+            except ConcurrencyConflict as conflict:
+                if sqlstate(conflict.__cause__) != SERIALIZATION_FAILURE:
+                    raise
+        with self.store.transaction(connection, key=key):
+            return call(True)
 
     def display_names(
         self, connection: Connection, ids: Collection[str]
