@@ -84,7 +84,8 @@ def test_two_hundred_waiters_on_a_held_lock_ask_at_most_400_times_a_second(
 
     asked, made, lasted = asyncio.run(main())
     assert asked <= 2 * WAITERS * lasted + WAITERS
-    assert made <= asked + 100  # counting is late, and counts itself
+    # The server counts up to a second late, in which as many may ask as in any other, and counts this counting too.
+    assert made <= asked + 2 * WAITERS + 100
     assert tries.count == 0
 
 
