@@ -26,6 +26,10 @@ TASKS = 60
 RELEASES = 100 * SOAK
 
 
+# How often two hundred ask, and who is served when, is only theirs to say on a machine that is not busy otherwise.
+pytestmark = pytest.mark.alone
+
+
 class Tries:
     """How often a ledger's waiters have asked."""
 
