@@ -215,8 +215,8 @@ def _patient(connection: Connection, busy_timeout: float) -> Iterator[None]:
     # It answers with the new value. A cursor left open would be reset when it is collected, which may be while the
     # connection waits for a lock in another thread: then SQLite lets the collecting one, an event loop's, wait too.
     before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}").close()
     try:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}").close()
         yield
     finally:
         if not connection.invalidated:

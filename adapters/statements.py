@@ -8,6 +8,7 @@ between, which costs a take a third of its time. Errors are the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, CursorResult, Executable
@@ -59,21 +60,19 @@ class Answer(Protocol):
 class _Fetched:
     """A driver's cursor as an answer."""
 
-    __slots__ = ("_connection", "_cursor", "_parameters", "_sql")
+    __slots__ = ("_connection", "_cursor", "_parameters", "_sql", "lastrowid", "rowcount")
 
     def __init__(self, connection: Connection, cursor: Any, sql: str, parameters: Any) -> None:
         self._connection = connection
         self._cursor = cursor
         self._sql = sql
         self._parameters = parameters
-
-    @property
-    def rowcount(self) -> int:
-        return int(self._cursor.rowcount)
-
-    @property
-    def lastrowid(self) -> Any:
-        return self._cursor.lastrowid
+        self.rowcount = int(cursor.rowcount)
+        self.lastrowid = getattr(cursor, "lastrowid", None)
+        # A cursor that stays open is reset when it is collected, which may be while its connection waits for a lock in
+        # another thread: SQLite then lets the thread that collects wait too, an event loop's or that of the lock's owner.
+        if cursor.description is None:
+            cursor.close()
 
     def all(self) -> Sequence[Row]:
         rows: Sequence[Row] = self._fetched(self._cursor.fetchall)
@@ -89,6 +88,7 @@ class _Fetched:
         except (
             self._connection.dialect.loaded_dbapi.Error
         ) as error:  # the driver may read values only now
+            _close(self._cursor)
             raise _as_sqlalchemy_tells_it(
                 self._connection, self._cursor, error, self._sql, self._parameters
             ) from error
@@ -113,6 +113,12 @@ class _Fetched:
         return iter(self.all())
 
 
+def _close(cursor: Any) -> None:
+    """Closes the cursor of a statement that failed, which is the news; the connection may be gone altogether."""
+    with suppress(Exception):
+        cursor.close()
+
+
 def run(connection: Connection, sql: str, parameters: Any = None) -> Answer:
     """Runs SQL in the driver's own words."""
     replaceable = connection.get_execution_options().get(OWN)
@@ -126,14 +132,15 @@ def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceabl
     cursor = driver.cursor()
     try:
         cursor.execute(sql, parameters if parameters is not None else ())
+        return _Fetched(connection, cursor, sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
+        _close(cursor)
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error
     except BaseException as cancellation:
         # Nobody knows how far the driver came; what was in memory only must stay, and its driver goes on in order.
         if replaceable:
             connection.invalidate(cancellation)
         raise
-    return _Fetched(connection, cursor, sql, parameters)
 
 
 def _as_sqlalchemy_tells_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import signal
 import threading
@@ -488,6 +489,34 @@ def test_many_waits_are_cancelled_at_once(ledgers: Ledgers) -> None:
             assert (await ledger.take("k", "run:1")).token == 3
 
     asyncio.run(main())
+
+
+def test_what_a_try_leaves_for_the_collector_does_not_stop_the_event_loop(
+    sqlite_ledgers: Ledgers,
+) -> None:
+    """SQLite lets whoever collects a cursor wait for as long as its connection waits for the write lock."""
+
+    async def main() -> float:
+        async with AsyncLockLedger(sqlite_ledgers.database.url) as ledger:
+            await ledger.take("k", "run:2")
+            await ledger.release("k", "run:2")
+            gc.collect()
+            gc.disable()
+            with in_the_way(sqlite_ledgers.database, "k"):
+                for _ in range(3):
+                    assert await ledger.try_take("k", "run:1", wait=0.05) is None
+                waiting = asyncio.create_task(ledger.try_take("k", "run:1", wait=3))
+                await asyncio.sleep(0.5)
+                began = time.monotonic()
+                gc.collect()
+                lasted = time.monotonic() - began
+            await waiting
+            return lasted
+
+    try:
+        assert asyncio.run(main()) < 1
+    finally:
+        gc.enable()
 
 
 WAITING = """
