@@ -71,7 +71,8 @@ class _Fetched:
         self.lastrowid = getattr(cursor, "lastrowid", None)
         # A cursor that stays open is reset when it is collected, which may be while its connection waits for a lock in
         # another thread: SQLite then lets the thread that collects wait too, an event loop's or that of the lock's owner.
-        if cursor.description is None:
+        # Not so psycopg, which makes a description anew each time it is asked for one.
+        if connection.dialect.name == "sqlite" and cursor.description is None:
             cursor.close()
 
     def all(self) -> Sequence[Row]:
