@@ -19,9 +19,9 @@ from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.failures import sqlstate
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
-from lockledger.adapters.postgres_scopes import lock_scopes
+from lockledger.adapters.postgres_scopes import around, lock_moving, lock_scopes
 from lockledger.adapters.statements import run
-from lockledger.adapters.store import Append, Appended, Newest, Row, Tail
+from lockledger.adapters.store import Append, Appended, Around, Newest, Row, Tail
 from lockledger.domain.errors import TamperedLedger
 from lockledger.projections import audit_trail, current_holders, holds
 
@@ -95,6 +95,14 @@ class PostgresEventStore(PostgresBulk):
         self, connection: Connection, keys: Sequence[str], *, waiting: bool = True
     ) -> bool:
         return lock_scopes(connection, self.namespace, keys, waiting=waiting)
+
+    def around(self, connection: Connection, key: str, holder: str, now: datetime) -> Around:
+        return around(connection, self.schema, self.ledger, key, holder, now)
+
+    def lock_moving(
+        self, connection: Connection, streams: Sequence[UUID], *, waiting: bool
+    ) -> bool:
+        return lock_moving(connection, self.schema, streams, waiting=waiting)
 
     def guard_head(self, connection: Connection, key: str) -> None:
         run(connection, self._sql["guard"], {"lock_id": self.lock_id(key)})

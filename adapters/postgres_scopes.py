@@ -8,14 +8,22 @@ They are taken from the top down, siblings in their order, and not in the order 
 its keys in that order one by one, and so cannot deadlock over their rows, does not over these either.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import Connection
 
+from lockledger.adapters.identifiers import qualified
+from lockledger.adapters.schema import CURRENT_HOLDERS
 from lockledger.adapters.statements import run
-from lockledger.domain.keys import SEPARATOR, above
+from lockledger.adapters.store import Around
+from lockledger.domain.holds import Hold, HoldFacts
+from lockledger.domain.keys import SEPARATOR, above, range_under
+from lockledger.projections import current_holders
 
 _SPACE: Final = 0x5C0 << 16
 
@@ -58,6 +66,72 @@ def lock_scopes(
             " above or under the key; use READ COMMITTED"
         )
     return waiting or bool(got)
+
+
+# In a statement after the one that `now` was read in: whoever extends a hold has its row in hand before it runs out, and
+# so before this looks at it. A row that nobody has or had in hand has no xmax.
+_AROUND = """
+SELECT clock_timestamp(),
+    ARRAY(SELECT h.lock_id FROM {heads} AS h WHERE {around} AND h.expires_at <= %(now)s AND h.xmax <> 0 ORDER BY h.lock_id),
+    {facts}
+FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+    SELECT {columns} FROM {heads} AS h
+    WHERE {around} AND (h.expires_at IS NULL OR (h.expires_at > %(now)s AND h.expires_at > h.changed_at))
+    ORDER BY h.key LIMIT 1) AS found ON true
+"""
+
+_IS_AROUND = """h.ledger = %(ledger)s AND h.holder IS NOT NULL AND h.holder <> %(holder)s
+        AND (h.key = ANY (%(above)s::text[]) OR (h.key >= %(first)s AND h.key < %(beyond)s))"""
+
+# FOR SHARE, which an extension waits for too.
+_LOCK_MOVING = """
+SELECT lock_id FROM {heads} WHERE lock_id = ANY (%(streams)s::uuid[]) ORDER BY lock_id FOR SHARE{skip}
+"""
+
+
+def around(
+    connection: Connection, schema: str | None, ledger: str, key: str, holder: str, now: datetime
+) -> Around:
+    """What stands above and under a key, to a holder; see `Around`."""
+    first, beyond = range_under(key)
+    values = {
+        "ledger": ledger,
+        "holder": holder,
+        "now": now,
+        "above": above(key),
+        "first": first,
+        "beyond": beyond,
+    }
+    clock, moving, *found = run(connection, _statements(schema)["around"], values).one()
+    facts = dict(zip(_HOLD, found, strict=True))
+    hold = None if facts["key"] is None else Hold(**facts)
+    return Around(clock.astimezone(UTC), hold, moving)
+
+
+def lock_moving(
+    connection: Connection, schema: str | None, streams: Sequence[UUID], *, waiting: bool
+) -> bool:
+    """Locks the rows of these locks against every change; `False` when not `waiting` and one is not to be had."""
+    sql = _statements(schema)["wait" if waiting else "skip"]
+    return len(run(connection, sql, {"streams": list(streams)}).all()) == len(streams)
+
+
+_HOLD: Final = tuple(name for name in current_holders.COLUMNS if name in HoldFacts.model_fields)
+
+
+@lru_cache(maxsize=256)
+def _statements(schema: str | None) -> dict[str, str]:
+    heads = qualified(CURRENT_HOLDERS, "postgresql", schema)
+    return {
+        "around": _AROUND.format(
+            heads=heads,
+            around=_IS_AROUND,
+            columns=", ".join(f"h.{name}" for name in _HOLD),
+            facts=", ".join(f"found.{name}" for name in _HOLD),
+        ),
+        "wait": _LOCK_MOVING.format(heads=heads, skip=""),
+        "skip": _LOCK_MOVING.format(heads=heads, skip=" SKIP LOCKED"),
+    }
 
 
 def _hash(key: str) -> int:

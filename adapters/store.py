@@ -63,6 +63,19 @@ class Appended:
     clock: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands above and under a key, and the database's clock after that was looked up.
+
+    `moving`: locks whose hold has run out, but whose rows another transaction may have in hand: it may have extended
+    the hold in time, and not have committed yet.
+    """
+
+    clock: datetime
+    hold: Hold | None
+    moving: Sequence[UUID] = ()
+
+
 class EventStore(ABC):
     """One ledger's events and projections on one kind of database."""
 
@@ -248,6 +261,20 @@ class EventStore(ABC):
         )
         found = ask(connection, query).mappings().first()
         return None if found is None else current_holders.hold_of(found)
+
+    def around(self, connection: Connection, key: str, holder: str, now: datetime) -> Around:
+        """What `in_the_way` gives, with all that could make it wrong."""
+        hold = self.in_the_way(connection, key, holder, now)
+        return Around(self.clock(connection), hold)
+
+    def lock_moving(
+        self, connection: Connection, streams: Sequence[UUID], *, waiting: bool
+    ) -> bool:
+        """Locks the rows of these locks against every change, in their order, in the open transaction.
+
+        `False` when not `waiting` and another transaction has one.
+        """
+        return True
 
     @abstractmethod
     def lock_scopes(

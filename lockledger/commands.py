@@ -6,8 +6,8 @@ it is read and decided again. After two such refusals the lock's row is locked f
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,7 @@ from lockledger.adapters.failures import (
 )
 from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
-from lockledger.domain.events import LockEvent, LockExtended
+from lockledger.domain.events import LockEvent, LockExtended, LockTaken, LockTakenOver
 from lockledger.domain.holds import Hold, RecordedEvent
 from lockledger.domain.lock import (
     FRESH,
@@ -34,6 +34,7 @@ from lockledger.domain.lock import (
     nothing_in_the_way,
 )
 from lockledger.domain.policy import Clock, Policy, TakeRequest
+from lockledger.scopes import InMotion, LetGo, Scopes, wait_for
 
 T = TypeVar("T")
 
@@ -45,8 +46,6 @@ class Command(Generic[T]):
     key: str
     decide: Callable[[Lock, datetime, "Look"], Decision[T]]
     request: Callable[[Hold | None], TakeRequest] | None = None
-    begins: bool = False
-    """Whether it may begin a hold."""
     until: datetime | None = None
     """The instant up to which a take wants the lock, where it is given as one."""
 
@@ -92,6 +91,10 @@ class _TakenBack(Exception):
     """No error: it ends a scope so that the scope is rolled back."""
 
 
+class _Covers(_TakenBack):
+    """No error either: the locks of the scopes come first."""
+
+
 class Commands:
     """Carries commands out on a connection."""
 
@@ -106,39 +109,56 @@ class Commands:
         self._store = store
         self._clock = clock
         self._policy = policy
-        self._scopes = scopes
+        self._scopes = Scopes(store) if scopes else None
 
     def perform(self, connection: Connection, command: Command[T], *, inside: bool) -> Performed[T]:
         """Decides and records. `inside`: a transaction is open, and stays open and usable whatever happens here."""
         with translated(key=command.key):
             if self._policy is not None:
                 self._policy.lock_subject(connection, command.key)
-            if self._scopes and command.begins:
-                return self._perform_scoped(connection, command, inside)
             for _ in range(self._store.optimistic_attempts):
                 newest, decision = self._look(connection, command)
                 if not decision.events:
                     return Performed(decision.outcome)
+                if self._covers(decision):
+                    return self._perform_covered(connection, command, decision, inside)
                 performed = self._append_fresh(connection, command, newest, decision, inside)
                 if performed is not None:
                     return performed
             return self._perform_locked(connection, command, inside)
 
-    def _perform_scoped(
-        self, connection: Connection, command: Command[T], inside: bool
+    def _covers(self, decision: Decision[Any]) -> bool:
+        """Whether a hold begins that covers every key under its own."""
+        return self._scopes is not None and any(
+            isinstance(event, LockTaken | LockTakenOver) for event in decision.events
+        )
+
+    def _refuse_to_cover(self, decision: Decision[Any]) -> None:
+        if self._covers(decision) and not self._store.excludes_writers:
+            raise _Covers
+
+    def _perform_covered(
+        self, connection: Connection, command: Command[T], decision: Decision[T], inside: bool
     ) -> Performed[T]:
-        """A take where holds cover what lies under them: the keys above and the own are locked before the last look."""
-        _, decision = self._look(connection, command)
-        if not decision.events:
-            return Performed(decision.outcome)
-        try:
-            with self.scope(connection, command.key, inside):
-                self._store.lock_scopes(connection, [command.key])
-                self._store.lock_head(connection, command.key, moves_token=True)
-                newest, decision = self._look(connection, command)
-                return self._append_surely(connection, newest, decision)
-        except _TakenBack:
-            return _unchanged(command, decision)
+        """Begins a hold that covers: the keys above and the own are locked before the last look."""
+        while True:
+            try:
+                with self.scope(connection, command.key, inside):
+                    self._store.lock_scopes(connection, [command.key])
+                    self._store.lock_head(connection, command.key, moves_token=True)
+                    newest, decision = self._look_covered(connection, command)
+                    return self._append_surely(connection, newest, decision)
+            except InMotion as motion:
+                self.let_pass(connection, motion, command.key, inside)
+            except _TakenBack:
+                return _unchanged(command, decision)
+
+    def let_pass(
+        self, connection: Connection, motion: InMotion, key: str | None, inside: bool
+    ) -> None:
+        """Waits for transactions that change locks around a key."""
+        with suppress(LetGo), self.scope(connection, key, inside):
+            wait_for(self._store, connection, motion)
 
     def attempt(
         self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
@@ -150,12 +170,12 @@ class Commands:
         does; and then for no longer than what is left.
         """
         with translated(key=command.key):
-            may_block = self._policy is not None
+            may_block, covers = self._policy is not None, self._scopes is not None
             if not may_block:
                 newest, decision = self._look(connection, command)
                 if not decision.events:
                     return Performed(decision.outcome)
-                may_block = newest.lock.version == 0
+                may_block, covers = newest.lock.version == 0, self._covers(decision)
             try:
                 with (
                     translated(key=command.key),
@@ -163,8 +183,8 @@ class Commands:
                 ):
                     if may_block:
                         self._store.bound_waits(connection, left())
-                    return self._attempt_locked(connection, command, left)
-            except _TakenBack:
+                    return self._attempt_locked(connection, command, left, covers)
+            except (_TakenBack, InMotion):
                 pass
             except ConcurrencyConflict as conflict:
                 gave_up = sqlstate(conflict.__cause__) == LOCK_NOT_AVAILABLE
@@ -174,20 +194,26 @@ class Commands:
             return None
 
     def _attempt_locked(
-        self, connection: Connection, command: Command[T], left: Callable[[], timedelta]
+        self,
+        connection: Connection,
+        command: Command[T],
+        left: Callable[[], timedelta],
+        covers: bool,
     ) -> Performed[T]:
         if self._policy is not None:
             self._policy.lock_subject(connection, command.key)
-        if self._scopes and not self._store.lock_scopes(connection, [command.key], waiting=False):
+        if covers and not self._store.lock_scopes(connection, [command.key], waiting=False):
             raise _TakenBack
         if not self._store.try_lock_head(connection, command.key):
             raise _TakenBack
-        newest, decision = self._look(connection, command)
+        newest, decision = self._look_covered(connection, command)
         if decision.events and newest.lock.version == 0:
             self._store.lock_head(connection, command.key, moves_token=True)
-            newest, decision = self._look(connection, command)
+            newest, decision = self._look_covered(connection, command)
         if not decision.events:
             return Performed(decision.outcome)
+        if self._covers(decision) and not covers:
+            raise _TakenBack
         # Nobody else can move the lock now, so a decision stays fresh as long as what it is about, or the wait, lasts.
         fresh_for = left() if decision.fresh_for == FRESH else min(left(), decision.fresh_for)
         until = newest.clock + fresh_for
@@ -213,23 +239,53 @@ class Commands:
         newest = self._store.newest(connection, command.key)
         return newest, self.decide(connection, command, newest)
 
-    def decide(self, connection: Connection, command: Command[T], newest: Newest) -> Decision[T]:
+    def _look_covered(
+        self, connection: Connection, command: Command[T]
+    ) -> tuple[Newest, Decision[T]]:
+        """The last look, when the scopes of the command are locked, where there are any."""
+        newest = self._store.newest(connection, command.key)
+        return self.decide_covered(connection, command, newest)
+
+    def decide_covered(
+        self, connection: Connection, command: Command[T], newest: Newest
+    ) -> tuple[Newest, Decision[T]]:
+        """What a command comes to under the locks of its scopes, with the clock of after it has looked around.
+
+        Whatever stood in the way before has ended by that clock. Raises `InMotion`.
+        """
+        if self._scopes is None or command.request is None:
+            return newest, self.decide(connection, command, newest)
+        holder = command.request(None).holder
+        around = self._scopes.around(connection, command.key, holder, self._now(newest))
+        newest = replace(newest, clock=around.clock)
+        return newest, self.decide(connection, command, newest, lambda _holder, _now: around.hold)
+
+    def decide(
+        self,
+        connection: Connection,
+        command: Command[T],
+        newest: Newest,
+        in_the_way: InTheWay | None = None,
+    ) -> Decision[T]:
         """What a command comes to on a lock as it was read, after the policy was asked."""
         now = self._now(newest)
         if self._policy is not None and command.request is not None:
             self._policy.check_take(connection, command.request(newest.lock.live_hold(now)))
-        return command.decide(newest.lock, now, self._look_around(connection, command))
+        return command.decide(newest.lock, now, self._look_around(connection, command, in_the_way))
 
     def _now(self, newest: Newest) -> datetime:
         return newest.lock.now(newest.clock if self._clock is None else checked_now(self._clock))
 
-    def _look_around(self, connection: Connection, command: Command[T]) -> Look:
-        return Look(
-            partial(self._store.ended_hold, connection, command.key),
-            partial(self._store.in_the_way, connection, command.key)
-            if self._scopes
-            else nothing_in_the_way,
-        )
+    def _look_around(
+        self, connection: Connection, command: Command[T], in_the_way: InTheWay | None = None
+    ) -> Look:
+        if in_the_way is None:
+            in_the_way = (
+                nothing_in_the_way
+                if self._scopes is None
+                else partial(self._store.in_the_way, connection, command.key)
+            )
+        return Look(partial(self._store.ended_hold, connection, command.key), in_the_way)
 
     def _append_fresh(
         self,
@@ -259,6 +315,8 @@ class Commands:
         newest, decision = self._look(connection, command)
         if not decision.events:
             return Performed(decision.outcome)
+        if self._covers(decision):
+            return self._perform_covered(connection, command, decision, inside)
         moves_token = _moves_token(decision)
         until = newest.clock + decision.fresh_for
         try:
@@ -275,7 +333,11 @@ class Commands:
                     # The hold ran out during the wait. Who guards it is waited for before the decision, not after it.
                     self._store.lock_head(connection, command.key, moves_token=True)
                     newest, decision = self._look(connection, command)
+                self._refuse_to_cover(decision)
                 return self._append_surely(connection, newest, decision)
+        except _Covers:
+            # The hold that was to be extended is over: it is a new one that begins.
+            return self._perform_covered(connection, command, decision, inside)
         except _TakenBack:
             return _unchanged(command, decision)
 

@@ -61,7 +61,7 @@ class Door:
 
         until = wish.ttl if isinstance(wish.ttl, datetime) else None
         return Command(
-            key, lambda lock, now, look: lock.take(wish, now, look.in_the_way), request, True, until
+            key, lambda lock, now, look: lock.take(wish, now, look.in_the_way), request, until
         )
 
     def take_all(

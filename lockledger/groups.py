@@ -15,6 +15,7 @@ from lockledger.domain.errors import LockedByOther, LockLedgerError, NotLockable
 from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import Decision
 from lockledger.domain.policy import Policy
+from lockledger.scopes import InMotion
 
 T = TypeVar("T")
 
@@ -54,12 +55,16 @@ class Groups:
             decided = self._decided(connection, ordered)
             if not any(each.decision.events for each in decided):
                 return Performed(_outcomes(decided))
-            with self._commands.scope(connection, None, inside):
-                if self._scopes:
-                    self._store.lock_scopes(connection, _keys(ordered))
-                self._store.lock_heads(connection, _keys(ordered), waiting=True)
-                decided = self._decided(connection, ordered)
-                return Performed(_outcomes(decided), self._recorded(connection, decided))
+            while True:
+                try:
+                    with self._commands.scope(connection, None, inside):
+                        if self._scopes:
+                            self._store.lock_scopes(connection, _keys(ordered))
+                        self._store.lock_heads(connection, _keys(ordered), waiting=True)
+                        decided = self._decided(connection, ordered, covered=True)
+                        return Performed(_outcomes(decided), self._recorded(connection, decided))
+                except InMotion as motion:
+                    self._commands.let_pass(connection, motion, None, inside)
 
     def clear(self, connection: Connection, clearance: Clearance, keys: Sequence[str]) -> int:
         """Ends what is left of the selected holds of these keys, which come in key order; counts them."""
@@ -86,8 +91,13 @@ class Groups:
             for command in commands:
                 self._policy.lock_subject(connection, command.key)
 
-    def _decided(self, connection: Connection, commands: Sequence[Command[T]]) -> list[_Decided[T]]:
-        """Reads all of them in one statement and decides each; raises when any of them is refused."""
+    def _decided(
+        self, connection: Connection, commands: Sequence[Command[T]], *, covered: bool = False
+    ) -> list[_Decided[T]]:
+        """Reads all of them in one statement and decides each; raises when any of them is refused.
+
+        `covered`: they are takes, and their scopes are locked, where there are any.
+        """
         streams = {command.key: self._store.lock_id(command.key) for command in commands}
         tails = self._store.tails(connection, list(streams.values()))
         decided: list[_Decided[T]] = []
@@ -95,7 +105,10 @@ class Groups:
         for command in commands:
             newest = self._store.newest_of(command.key, tails[streams[command.key]])
             try:
-                decision = self._commands.decide(connection, command, newest)
+                if covered:
+                    newest, decision = self._commands.decide_covered(connection, command, newest)
+                else:
+                    decision = self._commands.decide(connection, command, newest)
             except (LockedByOther, NotLockable) as refusal:
                 refusals.append(refusal)
             else:

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from lockledger import HoldLost, LockedByOther, LockLedger, NotHeld, WaitTimeout
-from support.company import Company
+from lockledger import Grant, HoldLost, LockedByOther, LockLedger, NotHeld, WaitTimeout
+from support.company import Company, until
 from support.hosts import Host
 from support.ledgers import SettableClock, unchanged
 
@@ -353,3 +353,123 @@ def test_a_ttl_counts_from_the_grant_behind_an_uncommitted_scope(postgres_host: 
     assert grant.expires_at == grant.taken_at + timedelta(seconds=0.6)
     with pytest.raises(HoldLost):
         ledger.release("round:5:a", "run:2", token=7)
+
+
+# Extensions that are under way when the hold they extend runs out.
+
+AROUND = {"above": ("round:5", "round:5:a"), "under": ("round:5:a", "round:5")}
+
+
+def all_of(ledger: LockLedger, key: str) -> Grant | None:
+    try:
+        return ledger.take_all(["elsewhere", key], "run:2")[1]
+    except LockedByOther:
+        return None
+
+
+TAKES: dict[str, Callable[[LockLedger, str], Grant | None]] = {
+    "take": lambda ledger, key: ledger.try_take(key, "run:2"),
+    "take over": lambda ledger, key: ledger.try_take(key, "run:2", takeover_reason="urgent"),
+    "take all": all_of,
+}
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("where", AROUND)
+@pytest.mark.parametrize("how", TAKES)
+def test_an_extension_that_came_in_time_counts_when_it_commits_late(
+    postgres_host: Host, how: str, where: str, end: str
+) -> None:
+    """Without a look at who has the rows in hand, both would be held at once."""
+    held, wanted = AROUND[where]
+    ledger = postgres_host.ledgers.open(scopes=True)
+    grant = ledger.take(held, "run:1", ttl=0.6)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).extend(held, "run:1", 600, token=grant.token)
+        until(lambda: not ledger.is_locked(held), "for all others it has run out")
+        taking = postgres_host.blocked(lambda: TAKES[how](ledger, wanted))
+        getattr(connection, end)()
+    answer = taking.result(20)
+    assert ledger.is_locked(held) == (end == "commit")
+    assert (answer is None) == (end == "commit")
+
+
+def test_a_wait_does_not_block_behind_such_an_extension(postgres_host: Host) -> None:
+    ledger = postgres_host.ledgers.open(scopes=True)
+    grant = ledger.take("round:5", "run:1", ttl=0.6)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).extend("round:5", "run:1", 600, token=grant.token)
+        until(lambda: not ledger.is_locked("round:5"), "for all others it has run out")
+        began = time.monotonic()
+        with pytest.raises(WaitTimeout):
+            ledger.take("round:5:a", "run:2", wait=0.4)
+        assert time.monotonic() - began < 2
+        connection.commit()
+    with pytest.raises(WaitTimeout, match="'round:5' is held by 'run:1'"):
+        ledger.take("round:5:a", "run:2", wait=0.2)
+
+
+def test_holds_that_have_run_out_and_that_nobody_has_in_hand_are_not_waited_for(
+    postgres_host: Host,
+) -> None:
+    ledger = postgres_host.ledgers.open(scopes=True)
+    other = postgres_host.impatient(200, scopes=True)
+    ledger.take_all(["round:5:a", "round:5:b"], "run:1", ttl=0.1)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).guard("round:5:a", "run:1")  # leaves its mark on the row
+        connection.rollback()
+    until(lambda: not ledger.is_locked("round:5:b"), "both have run out")
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).take("elsewhere", "run:1")
+        assert other.take("round:5", "run:2").created
+        connection.rollback()
+
+
+def test_an_extension_does_not_wait_for_takes_around_it(postgres_host: Host) -> None:
+    """Also by `take`: only who begins a hold needs the scopes."""
+    ledger = postgres_host.ledgers.open(scopes=True)
+    other = postgres_host.impatient(200, scopes=True)
+    grant = ledger.take("round:5", "run:1", ttl=600)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).take("round:5:a", "run:1")
+        assert other.extend("round:5", "run:1", 1200, token=grant.token).token == grant.token
+        again = other.take("round:5", "run:1", ttl=2400, if_mine="extend")
+        assert (again.token, again.created) == (grant.token, False)
+        waited = other.take("round:5", "run:1", ttl=4800, if_mine="extend", wait=0.3)
+        assert waited.expires_at != again.expires_at
+        connection.rollback()
+
+
+def test_an_extending_take_whose_hold_ran_out_begins_a_hold_that_covers(
+    postgres_host: Host,
+) -> None:
+    """It waits for its row as an extension, and finds that it has to begin a hold after all."""
+    ledger = postgres_host.ledgers.open(scopes=True)
+    ledger.take("round:5", "run:1", ttl=0.6)
+    with postgres_host.engine.connect() as connection:
+        ledger.using(connection).extend("round:5", "run:1", 0.61)
+        taking = postgres_host.blocked(
+            lambda: ledger.try_take("round:5", "run:1", ttl=600, if_mine="extend")
+        )
+        time.sleep(0.7)
+        ledger.using(connection).take("round:5:a", "run:2")
+        connection.commit()
+    assert taking.result(20) is None
+    assert [hold.key for hold in ledger.current_holders()] == ["round:5:a"]
+
+
+def test_a_hold_begins_when_what_stood_in_its_way_has_ended(postgres_host: Host) -> None:
+    """By the times of the holds: none of the children begins before its parent's hold has ended."""
+    ledger = postgres_host.ledgers.open(scopes=True)
+    for number in range(30):
+        parent, child = f"r:{number}", f"r:{number}:a"
+        ledger.take(parent, "run:1")
+        taking = postgres_host.meanwhile(
+            lambda child=child: ledger.take(child, "run:2", wait=20)  # type: ignore[misc]
+        )
+        time.sleep(0.01)
+        ledger.release(parent, "run:1")
+        began = taking.result(20).taken_at
+        (ended,) = ledger.holds(key=parent)
+        assert ended.ended_at is not None
+        assert ended.ended_at <= began
