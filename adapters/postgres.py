@@ -7,6 +7,7 @@ of every position that may still come. The statement's parts wait for each other
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from uuid import UUID
@@ -19,6 +20,7 @@ from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.failures import sqlstate
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
+from lockledger.adapters.postgres_confirmation import Confirmed, confirm, looks_at_a_snapshot
 from lockledger.adapters.postgres_scopes import around, lock_moving, lock_scopes
 from lockledger.adapters.statements import run
 from lockledger.adapters.store import Append, Appended, Around, Newest, Row, Tail
@@ -106,6 +108,12 @@ class PostgresEventStore(PostgresBulk):
 
     def guard_head(self, connection: Connection, key: str) -> None:
         run(connection, self._sql["guard"], {"lock_id": self.lock_id(key)})
+
+    def confirm(self, connection: Connection, keys: Sequence[str]) -> None:
+        if looks_at_a_snapshot(connection):
+            lock_ids = [self.lock_id(key) for key in keys]
+            with suppress(Confirmed), self.savepoint(connection):
+                confirm(connection, self.schema, lock_ids)
 
     def append(
         self,

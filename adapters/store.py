@@ -290,6 +290,13 @@ class EventStore(ABC):
         """Locks the head row against whatever sets its token, in the open transaction; extensions do not."""
 
     @abstractmethod
+    def confirm(self, connection: Connection, keys: Sequence[str]) -> None:
+        """Raises the database's verdict when holds of these locks, as the open transaction's snapshot shows them, are over.
+
+        Only what has been committed counts; it waits for nobody and keeps nothing locked.
+        """
+
+    @abstractmethod
     def append(
         self,
         connection: Connection,

@@ -23,7 +23,7 @@ from lockledger.adapters.failures import (
 from lockledger.adapters.store import EventStore, Newest
 from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended, LockTaken, LockTakenOver
-from lockledger.domain.holds import Hold, RecordedEvent
+from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import (
     FRESH,
     Call,
@@ -119,6 +119,8 @@ class Commands:
             for _ in range(self._store.optimistic_attempts):
                 newest, decision = self._look(connection, command)
                 if not decision.events:
+                    if inside and isinstance(decision.outcome, Grant):
+                        self._store.confirm(connection, [command.key])
                     return Performed(decision.outcome)
                 if self._covers(decision):
                     return self._perform_covered(connection, command, decision, inside)

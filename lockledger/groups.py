@@ -54,6 +54,8 @@ class Groups:
             self._lock_subjects(connection, ordered)
             decided = self._decided(connection, ordered)
             if not any(each.decision.events for each in decided):
+                if inside:
+                    self._store.confirm(connection, _keys(ordered))
                 return Performed(_outcomes(decided))
             while True:
                 try:

@@ -100,6 +100,26 @@ STALE: dict[str, tuple[Before, Before, Change]] = {
         lambda ledger: ledger.take("k", "run:2", takeover_reason="urgent"),
         lambda bound: bound.extend("k", "run:1", 120),
     ),
+    "a repeated take": (
+        lambda ledger: ledger.take("k", "run:1"),
+        lambda ledger: ledger.take("k", "run:2", takeover_reason="urgent"),
+        lambda bound: bound.take("k", "run:1"),
+    ),
+    "a repeated take of many": (
+        lambda ledger: ledger.take_all(["j", "k"], "run:1"),
+        lambda ledger: ledger.take("k", "run:2", takeover_reason="urgent"),
+        lambda bound: bound.take_all(["k", "j"], "run:1"),
+    ),
+    "a repeated take of what was released": (
+        lambda ledger: ledger.take("k", "run:1"),
+        lambda ledger: ledger.release("k", "run:1"),
+        lambda bound: bound.take("k", "run:1"),
+    ),
+    "an extension that moves nothing": (
+        lambda ledger: ledger.take("k", "run:1"),
+        lambda ledger: ledger.take("k", "run:2", takeover_reason="urgent"),
+        lambda bound: bound.extend("k", "run:1", 120),
+    ),
     "a guard": (
         lambda ledger: ledger.take("k", "run:1"),
         lambda ledger: ledger.take("k", "run:2", takeover_reason="urgent"),
@@ -224,6 +244,36 @@ def test_an_extension_since_the_snapshot_is_no_end_of_the_hold(host: Host, level
         taking = host.blocked(lambda: host.ledger.take("k", "run:2", takeover_reason="urgent"))
         session.rollback()
         assert taking.result().created
+
+
+def test_a_repeated_take_is_confirmed_without_waiting_and_keeps_nothing_locked(
+    host: Host, level: str
+) -> None:
+    keys = ["extended", "in hand", "extended, in hand"]
+    host.ledger.take_all(keys, "run:1", ttl=600)
+    with begun(host, level) as session, begun(host, "READ COMMITTED") as other:
+        bound = host.ledger.using(session)
+        for key in keys:
+            if "extended" in key:
+                host.ledger.extend(key, "run:1", 1200)
+            if "in hand" in key:
+                host.ledger.using(other).take(key, "run:2", takeover_reason="why")
+        for key in keys:
+            assert not bound.take(key, "run:1").created
+        assert not any(grant.created for grant in bound.take_all(keys, "run:1"))
+        assert host.impatient().take("extended", "run:2", takeover_reason="urgent").created
+        other.rollback()
+
+
+def test_who_can_only_read_is_told_what_the_snapshot_says(host: Host, level: str) -> None:
+    host.ledgers.may_log_errors = False
+    host.ledger.take("k", "run:1")
+    engine = host.engine.execution_options(postgresql_readonly=True, isolation_level=level)
+    with Session(engine) as session:
+        assert host.ledger.using(session).is_locked("k")
+        host.ledger.take("k", "run:2", takeover_reason="urgent")
+        assert not host.ledger.using(session).take("k", "run:1").created
+        assert host.ledger.using(session).holder_of("k") != host.ledger.holder_of("k")
 
 
 def test_the_default_level_of_the_server_makes_no_difference(host: Host) -> None:
