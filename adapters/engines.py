@@ -20,7 +20,7 @@ from sqlalchemy.util import await_only
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
 from lockledger.adapters.statements import OWN
-from lockledger.domain.errors import SchemaMismatch
+from lockledger.domain.errors import SchemaMismatch, shown
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
 ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
@@ -227,9 +227,9 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
     """Seconds a call waits for SQLite's write lock: 0 up to a day. Raises `ValueError` or `TypeError`."""
     seconds = busy_timeout.total_seconds() if isinstance(busy_timeout, timedelta) else busy_timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"busy_timeout is seconds or a timedelta, not {busy_timeout!r}")
+        raise TypeError(f"busy_timeout is seconds or a timedelta, not {shown(busy_timeout)}")
     if not 0 <= seconds <= 86_400:
-        raise ValueError(f"busy_timeout={busy_timeout!r}: give 0 to 86,400 seconds")
+        raise ValueError(f"busy_timeout={shown(busy_timeout)}: give 0 to 86,400 seconds")
     return float(seconds)
 
 

@@ -1,6 +1,6 @@
 """Time to live: seconds, a duration, or an instant. Zero is never "default", "forever" or "delete"."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from lockledger.domain.errors import InvalidTtl, shown
 from lockledger.domain.holds import plain_utc
@@ -66,9 +66,18 @@ def until_when(ttl: CheckedTtl) -> timedelta | datetime:
 
 
 def expiry(ttl: timedelta | datetime, now: datetime) -> datetime:
-    """The instant at which a hold that is granted at `now` runs out. Raises `InvalidTtl` when it has passed already."""
+    """The instant at which a hold that is granted at `now` runs out.
+
+    Raises `InvalidTtl` when it has passed already, or when it lies beyond the year 9999.
+    """
     if isinstance(ttl, timedelta):
-        return now + ttl
+        try:
+            return now + ttl
+        except OverflowError as error:
+            raise InvalidTtl(
+                f"a ttl of {ttl.total_seconds():g} seconds from {now.isoformat()} ends after"
+                f" {datetime.max.replace(tzinfo=UTC).isoformat()}, the last instant there is; give a shorter one"
+            ) from error
     if ttl <= now:
         raise InvalidTtl(
             f"the instant {ttl.isoformat()} has passed: it is {now.isoformat()} now; {_LIMIT} ahead"

@@ -29,6 +29,7 @@ from lockledger.holding import (
     Heartbeat,
     Held,
     after_body,
+    async_holding,
     beat,
     checked_heartbeat,
     first_pause,
@@ -248,6 +249,7 @@ class AsyncLockLedger(_EveryVerb):
         async with turns:
             await greenlet_spawn(self._ledger.migrate)
 
+    @async_holding
     @asynccontextmanager
     async def hold(
         self,
@@ -289,9 +291,9 @@ class AsyncLockLedger(_EveryVerb):
             async with _beating(hold, partial(again, token=hold.grant.token), beats):
                 yield hold
         except BaseException as body:
-            await _ended(partial(after_body, hold, partial(end, hold), body))
+            await _ended(hold, partial(after_body, hold, partial(end, hold), body))
             raise
-        await _ended(partial(after_body, hold, partial(end, hold), None))
+        await _ended(hold, partial(after_body, hold, partial(end, hold), None))
 
     def using(
         self,
@@ -307,6 +309,8 @@ class AsyncLockLedger(_EveryVerb):
     checkpoint = awaited(LockLedger.checkpoint)
     rebuild = awaited(LockLedger.rebuild)
     replay = awaited(LockLedger.replay)
+    export_audit_trail = awaited(LockLedger.export_audit_trail)
+    export_holds = awaited(LockLedger.export_holds)
 
     async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""
@@ -367,13 +371,18 @@ async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held
         task.cancel()
         await _over(task)
         if task.done() and not task.cancelled() and task.exception() is None:
-            await _ended(partial(end, task.result()))  # it came too late to stop it
+            await _ended(task.result(), partial(end, task.result()))  # it came too late to stop it
         raise
     return task.result()
 
 
-async def _ended(end: Callable[[], None]) -> None:
-    """Carries out the end of a hold in a task of its own: a cancellation must not leave the lock behind."""
+async def _ended(hold: Held, end: Callable[[], None]) -> None:
+    """Carries out the end of a hold in a task of its own: a cancellation must not leave the lock behind.
+
+    A forked child has no part in its parent's loop and hold, and awaits nothing.
+    """
+    if not hold.here:
+        return
     task = asyncio.ensure_future(_spawned(end))
     try:
         await asyncio.wait([task])
@@ -425,9 +434,10 @@ async def _beating(
     try:
         yield
     finally:
-        over.set()
-        await asyncio.wait([task], timeout=LONGEST_FAREWELL)
-        task.cancel()
+        if held.here:
+            over.set()
+            await asyncio.wait([task], timeout=LONGEST_FAREWELL)
+            task.cancel()
 
 
 _GIVEN_UP: set[asyncio.Task[Any]] = set()

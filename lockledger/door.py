@@ -76,7 +76,7 @@ class Door:
         metadata: Metadata = None,
     ) -> list[Command[Grant]]:
         """A take of each key, in the order given."""
-        if isinstance(keys, str):
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
             raise TypeError(f"keys={shown(keys)}: give a list of keys, or call take for one")
         commands = [
             self.take(
@@ -199,7 +199,9 @@ def _token(token: int | None, name: str) -> int | None:
     if token is None:
         return None
     if isinstance(token, bool) or not isinstance(token, int):
-        raise TypeError(f"{name} must be an int, not {token!r}; pass grant.token")
+        raise TypeError(f"{name} must be an int, not {shown(token)}; pass grant.token")
     if not 0 <= token < 2**63:
-        raise ValueError(f"{name}={token}: tokens are 0 (nobody) and above; pass grant.token")
+        raise ValueError(
+            f"{name}={shown(token)}: tokens are 0 (nobody) and above, below 2**63; pass grant.token"
+        )
     return int(token)

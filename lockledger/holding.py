@@ -3,29 +3,41 @@
 What the holder may believe is measured by this process's monotonic clock, from before each question to the ledger: the
 hold cannot have run out earlier than that plus what the ledger granted. A tenth of it before that (one second at most),
 without an answer, the hold is suspect, and `check()` says so at once, without asking anybody.
+
+A block belongs to the process that entered it: a forked child that leaves it ends and extends nothing.
 """
 
 import atexit
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncContextDecorator,
+    ContextDecorator,
+    contextmanager,
+)
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import isfinite
+from functools import wraps
 from threading import Event, Thread
 from time import monotonic
-from typing import Final
+from types import TracebackType
+from typing import Final, ParamSpec, Self
 from weakref import WeakSet
 
-from lockledger.domain.errors import HoldSuspect, NotHolding
+from lockledger.domain.errors import HoldSuspect, NotHolding, shown
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.ttl import Ttl, check_ttl
 
 LONGEST_FAREWELL: Final = 5.0
 """Seconds to wait for a beat in flight; one that comes after the release finds the hold lost, and does nothing."""
+P = ParamSpec("P")
 _LONGEST_MARGIN = 1.0
 _OVER: WeakSet[Event] = WeakSet()
 """What ends the heartbeats of this process."""
+os.register_at_fork(after_in_child=_OVER.clear)  # a child has none of these threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +62,16 @@ def checked_heartbeat(heartbeat: float | timedelta | None, ttl: Ttl) -> Heartbea
         return None
     every = heartbeat.total_seconds() if isinstance(heartbeat, timedelta) else heartbeat
     if isinstance(every, bool) or not isinstance(every, int | float):
-        raise TypeError(f"heartbeat is seconds or a timedelta, not {heartbeat!r}")
+        raise TypeError(f"heartbeat is seconds or a timedelta, not {shown(heartbeat)}")
     if ttl is None or isinstance(ttl, datetime):
         raise ValueError(
             "a heartbeat extends by the ttl: give it as seconds or a timedelta, or leave heartbeat out"
         )
     length = check_ttl(ttl, datetime.now(UTC))
     seconds = length.total_seconds() if isinstance(length, timedelta) else 0.0
-    if not isfinite(every) or not 0 < every <= seconds / 3:
+    if not 0 < every <= seconds / 3:
         raise ValueError(
-            f"heartbeat={heartbeat!r} with ttl={ttl!r}: it must be above 0 and at most a third of the ttl,"
+            f"heartbeat={shown(heartbeat)} with ttl={ttl!r}: it must be above 0 and at most a third of the ttl,"
             f" {seconds / 3:g} seconds here"
         )
     return Heartbeat(float(every), seconds)
@@ -71,8 +83,14 @@ class Held:
     def __init__(self, grant: Grant, asked_at: float, lasts: float | None) -> None:
         self.grant = grant
         self.trouble: Exception | None = None
+        self._process = os.getpid()
         self._loss: NotHolding | None = None
         self._confirm(asked_at, lasts)
+
+    @property
+    def here(self) -> bool:
+        """Whether this process entered the block; one that was forked in it did not."""
+        return os.getpid() == self._process
 
     @property
     def lost(self) -> bool:
@@ -161,8 +179,9 @@ def beating(held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
     try:
         yield
     finally:
-        over.set()
-        thread.join(LONGEST_FAREWELL)
+        if held.here:
+            over.set()
+            thread.join(LONGEST_FAREWELL)
 
 
 @atexit.register
@@ -178,7 +197,12 @@ def first_pause(held: Held, heartbeat: Heartbeat) -> float:
 
 
 def after_body(held: Held, release: Callable[[], object], body: BaseException | None) -> None:
-    """Ends what the block began; a loss is raised when the body succeeded, else noted on the body's exception."""
+    """Ends what the block began; a loss is raised when the body succeeded, else noted on the body's exception.
+
+    A forked child that leaves the block ends nothing: the hold is its parent's.
+    """
+    if not held.here:
+        return
     try:
         release()
     except Exception as failure:
@@ -199,3 +223,83 @@ def may_remain(hold: Grant | Hold) -> str:
         else f"until {hold.expires_at.isoformat()}"
     )
     return f"the hold on {hold.key!r} with token {hold.token} could not be released and may remain {until}"
+
+
+class Holding(ContextDecorator, AbstractContextManager[Held]):
+    """What `hold(…)` gives: for one `with` block, or as a decorator, which holds anew in each call."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Held]]) -> None:
+        self._make = make
+        self._block: AbstractContextManager[Held] | None = None
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(self._make)
+
+    def __enter__(self) -> Held:
+        if self._block is not None:
+            raise RuntimeError(_ENTERED)
+        self._block = self._make()
+        return self._block.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if self._block is None:
+            raise RuntimeError(_NOT_ENTERED)
+        return self._block.__exit__(kind, error, trace)
+
+
+class AsyncHolding(AsyncContextDecorator, AbstractAsyncContextManager[Held]):
+    """`Holding` for `async with`."""
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Held]]) -> None:
+        self._make = make
+        self._block: AbstractAsyncContextManager[Held] | None = None
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(self._make)
+
+    async def __aenter__(self) -> Held:
+        if self._block is not None:
+            raise RuntimeError(_ENTERED)
+        self._block = self._make()
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if self._block is None:
+            raise RuntimeError(_NOT_ENTERED)
+        return await self._block.__aexit__(kind, error, trace)
+
+
+_ENTERED = "this hold(…) has been entered already: call hold(…) again for each with block"
+_NOT_ENTERED = "this hold(…) was never entered: use it in a with block"
+
+
+def holding(make: Callable[P, AbstractContextManager[Held]]) -> Callable[P, Holding]:
+    """The same, but says so when one is entered twice."""
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Holding:
+        return Holding(lambda: make(*args, **kwargs))
+
+    return call
+
+
+def async_holding(
+    make: Callable[P, AbstractAsyncContextManager[Held]],
+) -> Callable[P, AsyncHolding]:
+    """`holding` for `async with`."""
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> AsyncHolding:
+        return AsyncHolding(lambda: make(*args, **kwargs))
+
+    return call

@@ -24,11 +24,13 @@ from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
+from lockledger.exporting import ExportingVerbs
 from lockledger.holding import (
     Held,
     after_body,
     beating,
     checked_heartbeat,
+    holding,
     margin,
     may_remain,
 )
@@ -45,15 +47,15 @@ BATCH = 100
 """Keys in one transaction of a verb for many locks."""
 
 
-class LockLedger(Verbs, ProvingVerbs):
+class LockLedger(Verbs, ProvingVerbs, ExportingVerbs):
     """A ledger of business locks on PostgreSQL or SQLite; threads may share it.
 
     `url_or_engine`: a database URL (`postgresql+psycopg://…`, `sqlite:///file.db`), for which the ledger opens and
     owns an engine, or an engine of the host's, which is used as it is and never closed. `name`: several ledgers may
-    share the tables; each sees only its own locks. `schema`: PostgreSQL only, `public` by default. `scopes`: a hold covers every key
-    under its own, for all ledgers that share this name. `clock` replaces
-    the database's clock: a callable that returns an aware datetime, asked at each decision. `policy` and `names`: the
-    host's say (see `Policy`) and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock.
+    share the tables; each sees only its own locks. `schema`: PostgreSQL only, `public` by default. `scopes`: a hold
+    covers every key under its own, for all ledgers that share this name. `clock` replaces the database's clock: a
+    callable that returns an aware datetime, asked at each decision. `policy` and `names`: the host's say (see `Policy`)
+    and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock.
 
     Every verb is one transaction. On PostgreSQL a take makes two round trips, locks no row but its own lock's, and
     never an entire table. Call `migrate()` once before the first use; until then verbs raise `SchemaMismatch`.
@@ -244,6 +246,7 @@ class LockLedger(Verbs, ProvingVerbs):
             workings, session_or_connection, workings.door(actor=actor, metadata=metadata)
         )
 
+    @holding
     @contextmanager
     def hold(
         self,

@@ -133,7 +133,7 @@ def checked_limit(limit: int) -> int:
         raise TypeError(f"limit must be an int, not {shown(limit)}")
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(
-            f"limit={limit}: a page has 1 to {MAX_LIMIT} entries; follow next_after for more"
+            f"limit={shown(limit)}: a page has 1 to {MAX_LIMIT} entries; follow next_after for more"
         )
     return limit
 
@@ -143,7 +143,9 @@ def checked_position(position: int) -> int:
     if isinstance(position, bool) or not isinstance(position, int):
         raise TypeError(f"a position must be an int, not {shown(position)}")
     if not 0 <= position < 2**63:
-        raise ValueError(f"position {position}: positions are 0 (before everything) and above")
+        raise ValueError(
+            f"position {shown(position)}: positions are 0 (before everything) and above, below 2**63"
+        )
     return position
 
 

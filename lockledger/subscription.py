@@ -7,6 +7,7 @@ from threading import Event
 from types import TracebackType
 from typing import Self
 
+from lockledger.domain.errors import shown
 from lockledger.domain.holds import RecordedEvent
 
 PAGE = 500
@@ -103,7 +104,7 @@ def poll_seconds(poll: float | timedelta) -> float:
     """Seconds between two looks, more than 0 and at most a day."""
     seconds = poll.total_seconds() if isinstance(poll, timedelta) else poll
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"poll is seconds or a timedelta, not {poll!r}")
+        raise TypeError(f"poll is seconds or a timedelta, not {shown(poll)}")
     if not 0 < seconds <= 86_400:
-        raise ValueError(f"poll={poll!r}: give more than 0 and at most 86,400 seconds")
+        raise ValueError(f"poll={shown(poll)}: give more than 0 and at most 86,400 seconds")
     return float(seconds)

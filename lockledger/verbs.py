@@ -8,7 +8,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from lockledger.commands import Clearance, Command, Performed
-from lockledger.domain.errors import LockedByOther, NotHolding
+from lockledger.domain.errors import LockedByOther, NotHolding, shown
 from lockledger.domain.holds import AuditEntry, Grant, Hold, Page
 from lockledger.domain.keys import check_key
 from lockledger.domain.lock import IfMine
@@ -263,9 +263,9 @@ class Verbs(PastVerbs):
         and locks that another transaction has in hand are passed over. On its own it commits 100 at a time.
         """
         if isinstance(limit, bool) or not isinstance(limit, int):
-            raise TypeError(f"limit must be an int, not {limit!r}")
-        if limit < 1:
-            raise ValueError(f"limit={limit}: at least 1")
+            raise TypeError(f"limit must be an int, not {shown(limit)}")
+        if not 1 <= limit < 2**63:
+            raise ValueError(f"limit={shown(limit)}: give at least 1, and less than 2**63")
         return self._expire_due(limit)
 
     def _selected(self, clearance: Clearance, batch: int) -> Iterator[list[str]]:

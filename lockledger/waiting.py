@@ -28,10 +28,10 @@ def checked_wait(wait: float | timedelta) -> float:
     """Seconds to wait for a lock, above 0 and at most 100 years. Raises `ValueError` or `TypeError`."""
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"wait is seconds or a timedelta, not {wait!r}")
+        raise TypeError(f"wait is seconds or a timedelta, not {shown(wait)}")
     if not 0 < seconds <= MAX_WAIT.total_seconds():
         raise ValueError(
-            f"wait={wait!r}: give more than 0 seconds and at most 100 years; leave it out not to wait"
+            f"wait={shown(wait)}: give more than 0 seconds and at most 100 years; leave it out not to wait"
         )
     return float(seconds)
 

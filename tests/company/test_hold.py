@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -382,6 +384,106 @@ def test_what_another_call_of_the_same_holder_began_is_left_when_a_call_is_broke
         pass
     assert ledger.is_locked("k")
     assert actions(ledger, "k") == ["LockTaken"]
+
+
+# One block for each.
+
+
+def test_a_hold_is_for_one_block(company: Company, ledger: LockLedger) -> None:
+    holding = ledger.hold("k", "run:1", ttl=60)
+    again = "entered already: call hold"
+    with on(company, holding):
+        with pytest.raises(RuntimeError, match=again), on(company, holding):
+            pass
+        assert ledger.is_locked("k")
+    with unchanged(company.ledgers), pytest.raises(RuntimeError, match=again), on(company, holding):
+        pass
+    assert was_released_once(ledger)
+
+
+@contextmanager
+def on(company: Company, holding: Any) -> Iterator[Held]:
+    """The block of a hold that was made before."""
+    if company.colour == "sync":
+        with holding as held:
+            yield held
+        return
+    held = company.loop.run(holding.__aenter__())
+    try:
+        yield held
+    finally:
+        company.loop.run(holding.__aexit__(None, None, None))
+
+
+def test_a_decorated_function_holds_anew_in_each_call(ledgers: Ledgers) -> None:
+    ledger = ledgers.open()
+
+    @ledger.hold("k")
+    def work() -> bool:
+        return ledger.is_locked("k")
+
+    assert [work(), work()] == [True, True]
+    assert actions(ledger, "k") == ["LockTaken", "LockReleased"] * 2
+    assert len({entry.holder for entry in ledger.history("k")}) == 2
+
+
+def test_a_decorated_coroutine_holds_anew_in_each_call(ledgers: Ledgers) -> None:
+    async def main() -> None:
+        async with AsyncLockLedger(ledgers.database.url) as ledger:
+
+            @ledger.hold("k")
+            async def work() -> bool:
+                return await ledger.is_locked("k")
+
+            assert [await work(), await work()] == [True, True]
+
+    asyncio.run(main())
+    assert actions(ledgers.open(), "k") == ["LockTaken", "LockReleased"] * 2
+
+
+# Forked children.
+
+FORKED = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@FORKED
+@pytest.mark.parametrize("heartbeat", [None, 0.05])
+@pytest.mark.parametrize("wrong", [None, Trouble("it broke")], ids=["well", "failing"])
+def test_a_forked_child_that_leaves_the_block_leaves_the_hold_to_its_parent(
+    ledgers: Ledgers, heartbeat: float | None, wrong: Trouble | None
+) -> None:
+    ledger = ledgers.open()
+    child = -1
+    with suppress(Trouble), ledger.hold("k", ttl=60, heartbeat=heartbeat) as held:
+        child = os.fork()
+        if child == 0 and wrong is not None:
+            raise wrong
+        if child:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert held.here
+            assert ledger.is_locked("k")
+    if child == 0:
+        os._exit(int(held.here))
+    assert was_released_once(ledger)
+
+
+@FORKED
+@pytest.mark.parametrize("heartbeat", [None, 0.05])
+def test_a_child_forked_by_a_task_leaves_the_hold_to_its_parent(
+    ledgers: Ledgers, heartbeat: float | None
+) -> None:
+    async def main() -> None:
+        async with AsyncLockLedger(ledgers.database.url) as ledger:
+            async with ledger.hold("k", ttl=60, heartbeat=heartbeat) as held:
+                child = os.fork()
+                if child:
+                    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222 - as a test it may
+                    assert await ledger.is_locked("k")
+            if child == 0:
+                os._exit(int(held.here))
+
+    asyncio.run(main())
+    assert was_released_once(ledgers.open())
 
 
 # A hold that was lost meanwhile.

@@ -233,3 +233,12 @@ def test_whatever_the_zone_it_is_the_same_instant_or_refused(instant: datetime) 
     assert isinstance(checked, datetime)
     assert checked.tzinfo is UTC
     assert checked == instant.astimezone(UTC)
+
+
+def test_a_hold_ends_by_the_last_instant_there_is() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    assert expiry(timedelta(seconds=1), last - timedelta(seconds=1)) == last
+    with pytest.raises(
+        InvalidTtl, match=r"^a ttl of 1 seconds from 9999-.* ends after 9999-12-31T23:59:59\.999999"
+    ):
+        expiry(timedelta(seconds=1), last - timedelta(seconds=1) + MICROSECOND)
