@@ -219,6 +219,8 @@ def test_bad_input_is_422_and_changes_nothing(site: Site) -> None:
 
 BAD_JSON = {
     "not a number": b'{"expected_token": NaN}',
+    "a field twice": b'{"ttl": 60, "ttl": 60}',
+    "a field twice, within": b'{"ttl": {"a": 1, "a": 2}}',
     "infinity": b'{"ttl": Infinity}',
     "too large": b'{"expected_token": 1e999}',
     "half a surrogate": b'{"takeover_reason": "\\ud800"}',
