@@ -14,6 +14,7 @@ from lockledger.cli import (
     proving,
     reading,
     rebuild,
+    sweep,
     timeline,
 )
 from lockledger.cli.command import Database, Ledger, NamesOption, Schema
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (migrate, holding, reading, past, timeline, apply, proving, rebuild, doctor):
+for module in (migrate, holding, reading, past, timeline, apply, sweep, proving, rebuild, doctor):
     module.add_to(app)
 
 
