@@ -78,8 +78,29 @@ def durable_database(durable_server: EmbeddedPostgres) -> Iterator[Database]:
     database.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test id that holds an address: the workers of one run would not agree on it."""
+ONE_SERVER = ("acceptance", "cli", "docs", "http", "projections")
+"""Folders of tests of what has no SQL of its own: one PostgreSQL shows as much of it as two."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what a second server would only repeat; refuses an id that workers would not agree on."""
+    _refuse_addresses(items)
+    folders = tuple(f"tests/{name}/" for name in ONE_SERVER)
+    repeated = [
+        item for item in items if item.nodeid.startswith(folders) and _is_on_second_server(item)
+    ]
+    config.hook.pytest_deselected(items=repeated)
+    dropped = set(repeated)
+    items[:] = [item for item in items if item not in dropped]
+
+
+def _is_on_second_server(item: pytest.Item) -> bool:
+    kinds = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return any(kind in kinds for kind in POSTGRES_KINDS[1:])
+
+
+def _refuse_addresses(items: list[pytest.Item]) -> None:
+    """An id that holds an address differs from worker to worker."""
     differing = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if differing:
         raise pytest.UsageError(
