@@ -43,6 +43,10 @@ from lockledger.domain.keys import lock_key, new_holder
 from lockledger.domain.lock import Lock
 from lockledger.domain.policy import Clock, Names, Policy, TakeRequest
 from lockledger.holding import Held
+from lockledger.importing import ImportReport
+from lockledger.importing_export import AuditExport
+from lockledger.importing_rows import Refusal
+from lockledger.importing_tables import LiveLocks, LocksWithHistory
 from lockledger.ledger import LockLedger
 from lockledger.rebuilding import Rebuilt
 from lockledger.replaying import Projection
@@ -56,6 +60,7 @@ __all__ = [
     "AsyncLockLedger",
     "AsyncSubscription",
     "AuditEntry",
+    "AuditExport",
     "BoundLedger",
     "Checkpoint",
     "Clock",
@@ -68,11 +73,13 @@ __all__ = [
     "HoldChanged",
     "HoldLost",
     "HoldSuspect",
+    "ImportReport",
     "InvalidHolder",
     "InvalidKey",
     "InvalidMetadata",
     "InvalidReason",
     "InvalidTtl",
+    "LiveLocks",
     "Lock",
     "LockEvent",
     "LockExpired",
@@ -83,6 +90,7 @@ __all__ = [
     "LockTaken",
     "LockTakenOver",
     "LockedByOther",
+    "LocksWithHistory",
     "Names",
     "NotHeld",
     "NotHolding",
@@ -94,6 +102,7 @@ __all__ = [
     "Projection",
     "Rebuilt",
     "RecordedEvent",
+    "Refusal",
     "SchemaMismatch",
     "Subscription",
     "TakeRequest",

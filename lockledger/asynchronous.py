@@ -34,6 +34,7 @@ from lockledger.holding import (
     checked_heartbeat,
     first_pause,
 )
+from lockledger.importing import ImportingVerbs
 from lockledger.ledger import LockLedger
 from lockledger.past import PastVerbs
 from lockledger.proving import ProvingVerbs
@@ -43,7 +44,7 @@ from lockledger.verbs import Verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V", bound=PastVerbs | ProvingVerbs)
+V = TypeVar("V", bound=PastVerbs | ProvingVerbs | ImportingVerbs)
 
 
 class AsyncVerbs(ABC):
@@ -309,6 +310,7 @@ class AsyncLockLedger(_EveryVerb):
     checkpoint = awaited(LockLedger.checkpoint)
     rebuild = awaited(LockLedger.rebuild)
     replay = awaited(LockLedger.replay)
+    import_locks = awaited(LockLedger.import_locks)
     export_audit_trail = awaited(LockLedger.export_audit_trail)
     export_holds = awaited(LockLedger.export_holds)
 

@@ -34,6 +34,7 @@ from lockledger.holding import (
     margin,
     may_remain,
 )
+from lockledger.importing import ImportingVerbs
 from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
@@ -47,7 +48,7 @@ BATCH = 100
 """Keys in one transaction of a verb for many locks."""
 
 
-class LockLedger(Verbs, ProvingVerbs, ExportingVerbs):
+class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     """A ledger of business locks on PostgreSQL or SQLite; threads may share it.
 
     `url_or_engine`: a database URL (`postgresql+psycopg://…`, `sqlite:///file.db`), for which the ledger opens and

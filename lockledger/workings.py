@@ -38,6 +38,7 @@ class Workings:
         scopes: bool = False,
     ) -> None:
         self.schema = schema
+        self.scopes = scopes
         self.store = store_on(dialect, name, schema)
         self.name = self.store.ledger
         self.commands = Commands(self.store, clock, policy, scopes=scopes)
