@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
@@ -12,11 +11,9 @@ from lockledger.domain.ttl import Ttl
 from lockledger.http.answers import GrantAnswer, PastHoldAnswer, people_in
 from lockledger.http.asking import AskingLedger
 from lockledger.http.bodies import Extension, ForcedRelease, LastingTake, Take
-from lockledger.http.exchange import Exchange, Verb
-from lockledger.http.parameters import Key, Token
+from lockledger.http.exchange import Exchange, Exchanges, Verb
+from lockledger.http.parameters import Key, Token, one_token
 from lockledger.http.problems import documented
-
-Dependency = Callable[..., Awaitable[Exchange]]
 
 _TAKE_ANSWERS = {
     201: {"description": "A new hold began", "model": GrantAnswer},
@@ -24,17 +21,17 @@ _TAKE_ANSWERS = {
 }
 
 
-def mount_commands(router: APIRouter, exchange: Dependency, *, expiry: bool) -> None:
+def mount_commands(router: APIRouter, exchanges: Exchanges, *, expiry: bool) -> None:
     """Adds the routes that change something."""
-    (_mount_take if expiry else _mount_lasting_take)(router, exchange)
-    _mount_release(router, exchange)
+    (_mount_take if expiry else _mount_lasting_take)(router, exchanges)
+    _mount_release(router, exchanges)
     if expiry:
-        _mount_extension(router, exchange)
-    _mount_forced_release(router, exchange)
+        _mount_extension(router, exchanges)
+    _mount_forced_release(router, exchanges)
 
 
-def _mount_take(router: APIRouter, exchange: Dependency) -> None:
-    Asking = Annotated[Exchange, Depends(exchange)]
+def _mount_take(router: APIRouter, exchanges: Exchanges) -> None:
+    Asking = Annotated[Exchange, Depends(exchanges({"key"}))]
 
     @router.put("/hold", responses=_TAKE_ANSWERS, response_description="Already the caller's")
     async def take(
@@ -45,8 +42,8 @@ def _mount_take(router: APIRouter, exchange: Dependency) -> None:
         return await _taken(asking, key, response, wish, wish.ttl)
 
 
-def _mount_lasting_take(router: APIRouter, exchange: Dependency) -> None:
-    Asking = Annotated[Exchange, Depends(exchange)]
+def _mount_lasting_take(router: APIRouter, exchanges: Exchanges) -> None:
+    Asking = Annotated[Exchange, Depends(exchanges({"key"}))]
 
     @router.put("/hold", responses=_TAKE_ANSWERS, response_description="Already the caller's")
     async def take(
@@ -81,8 +78,8 @@ async def _taken(
     return answer
 
 
-def _mount_release(router: APIRouter, exchange: Dependency) -> None:
-    Asking = Annotated[Exchange, Depends(exchange)]
+def _mount_release(router: APIRouter, exchanges: Exchanges) -> None:
+    Asking = Annotated[Exchange, Depends(exchanges({"key", "token"}))]
 
     @router.delete(
         "/hold",
@@ -100,25 +97,28 @@ def _mount_release(router: APIRouter, exchange: Dependency) -> None:
         await asking.inside("release", key, work)
 
 
-def _mount_extension(router: APIRouter, exchange: Dependency) -> None:
-    Asking = Annotated[Exchange, Depends(exchange)]
+def _mount_extension(router: APIRouter, exchanges: Exchanges) -> None:
+    Asking = Annotated[Exchange, Depends(exchanges({"key", "token"}))]
 
     @router.post(
         "/hold/extension",
         responses=documented(conflict="`NOT_HELD`, `NOT_LOCK_OWNER`, `HOLD_LOST`", lost=True),
     )
-    async def extend(asking: Asking, key: Key, extension: Extension) -> GrantAnswer:
+    async def extend(
+        asking: Asking, key: Key, extension: Extension, token: Token = None
+    ) -> GrantAnswer:
         """Moves the end of the caller's own hold to a later instant; never to an earlier one."""
+        meant = one_token(token, extension.token)
 
         def work(ledger: AskingLedger) -> GrantAnswer:
-            grant = ledger.extend(key, asking.holder, extension.ttl, token=extension.token)
+            grant = ledger.extend(key, asking.holder, extension.ttl, token=meant)
             return GrantAnswer.of(grant, ledger.display_names(people_in([grant])))
 
         return await asking.inside("extend", key, work)
 
 
-def _mount_forced_release(router: APIRouter, exchange: Dependency) -> None:
-    Asking = Annotated[Exchange, Depends(exchange)]
+def _mount_forced_release(router: APIRouter, exchanges: Exchanges) -> None:
+    Asking = Annotated[Exchange, Depends(exchanges({"key"}))]
 
     @router.post(
         "/hold/forced-release",

@@ -5,7 +5,7 @@ an `AsyncLockLedger`, so that both colours run the same code. It ends inside the
 refusal, either complete with names; then the transaction is left, and only then is the request answered.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from inspect import isawaitable
 from typing import Any, Literal, TypeVar, get_args
@@ -227,3 +227,7 @@ def _nameless(error: LockLedgerError, key: str | None) -> Refusal | None:
     """The refusal where there is no transaction to ask for names, nor a hold to name; `None` if it is no refusal."""
     status = status_of(error)
     return None if status is None else refused(error, status, key=key)
+
+
+Exchanges = Callable[[Collection[str]], Callable[..., Awaitable[Exchange]]]
+"""Makes the dependency that opens an exchange, for a route that takes these parameters in its query."""

@@ -1,7 +1,8 @@
 """What clients ask in the query. What a key or a holder may be is the ledger's to say, with its own codes."""
 
+from collections.abc import Collection
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import unquote_to_bytes
 
 from fastapi import Query, Request
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 from pydantic_core import PydanticCustomError
 
 from lockledger.domain.keys import MAX_LENGTH
+from lockledger.http.bodies import Extension, ForcedRelease, Take
 from lockledger.past import place_of
 from lockledger.queries import MAX_LIMIT, checked_instant
 
@@ -49,7 +51,6 @@ _Instant = Annotated[datetime, BeforeValidator(_instant)]
 _Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT, description="items on a page")]
 
 
-# Unknown parameters are let through: the host's own dependencies may have some.
 class HoldersQuery(BaseModel):
     """Which live holds; all that is given must fit."""
 
@@ -99,24 +100,45 @@ class AuditQuery(BaseModel):
     limit: _Limit = 100
 
 
-_NAMES = {"key", "token", *HoldersQuery.model_fields, *HoldsQuery.model_fields} | set(
+_OURS: Final = {"key", "token", *HoldersQuery.model_fields, *HoldsQuery.model_fields} | set(
     AuditQuery.model_fields
 )
+_IN_BODIES: Final = {
+    *Take.model_fields,
+    *Extension.model_fields,
+    *ForcedRelease.model_fields,
+}
 
 
-def check_query(request: Request) -> None:
-    """Refuses a query of which something would be lost: texts that are not UTF-8, and a parameter given twice.
+def check_query(request: Request, takes: Collection[str]) -> None:
+    """Refuses a query of which something would be lost: texts that are not UTF-8, a parameter given twice, and one that
+    another route or a body takes and this route does not.
 
     Read leniently, what is not UTF-8 becomes U+FFFD, so that two keys would be one lock; and of two keys, whoever stood
-    before the router may have judged the other one.
+    before the router may have judged the other one. A ttl in the query would be no ttl at all. What nothing here takes
+    is let through: the host's own dependencies and what stands before them may have parameters too.
     """
     try:
         unquote_to_bytes(request.scope["query_string"]).decode()
     except UnicodeDecodeError as error:
         raise _unfit("encoding", "query", f"should be UTF-8: {error.reason}") from error
-    for name in _NAMES:
-        if len(request.query_params.getlist(name)) > 1:
+    given = request.query_params
+    for name in sorted(_OURS | _IN_BODIES):
+        if name not in given:
+            continue
+        if name not in takes:
+            has_body = name in _IN_BODIES and request.method in ("PUT", "POST")
+            where = "in the body" if has_body else "left out: this request takes no such parameter"
+            raise _unfit("misplaced", name, f"should be {where}")
+        if len(given.getlist(name)) > 1:
             raise _unfit("repeated", name, "should be given once")
+
+
+def one_token(in_query: int | None, in_body: int | None) -> int | None:
+    """The token that a request names in the query, in the body, or in both; two different ones are refused."""
+    if None not in (in_query, in_body) and in_query != in_body:
+        raise _unfit("contradiction", "token", "should be the token that the body names")
+    return in_body if in_query is None else in_query
 
 
 def _unfit(kind: str, name: str, message: str) -> RequestValidationError:

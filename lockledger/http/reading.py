@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query
@@ -19,7 +19,7 @@ from lockledger.http.answers import (
     people_in,
 )
 from lockledger.http.asking import AskingLedger
-from lockledger.http.exchange import Exchange, Verb
+from lockledger.http.exchange import Exchange, Exchanges, Verb
 from lockledger.http.pages import visible_page
 from lockledger.http.parameters import AuditQuery, HoldersQuery, HoldsQuery, Key
 from lockledger.http.problems import documented, not_found
@@ -27,15 +27,15 @@ from lockledger.ledger import LockLedger
 from lockledger.past import place_after
 
 T = TypeVar("T", Hold, AuditEntry)
-Dependency = Callable[..., Awaitable[Exchange]]
 
 
-def mount_reading(router: APIRouter, exchange: Dependency) -> None:
+def mount_reading(router: APIRouter, exchanges: Exchanges) -> None:
     """Adds the routes that change nothing."""
-    Asking = Annotated[Exchange, Depends(exchange)]
 
     @router.get("/hold", responses=documented())
-    async def hold(asking: Asking, key: Key) -> HoldAnswer:
+    async def hold(
+        asking: Annotated[Exchange, Depends(exchanges({"key"}))], key: Key
+    ) -> HoldAnswer:
         """Who holds the lock; 404 also when nobody does."""
 
         def work(ledger: AskingLedger) -> HoldAnswer:
@@ -47,21 +47,30 @@ def mount_reading(router: APIRouter, exchange: Dependency) -> None:
         return await asking.inside("holder_of", key, work)
 
     @router.get("/holders", responses=documented())
-    async def holders(asking: Asking, wanted: Annotated[HoldersQuery, Query()]) -> HoldersPage:
+    async def holders(
+        asking: Annotated[Exchange, Depends(exchanges(HoldersQuery.model_fields))],
+        wanted: Annotated[HoldersQuery, Query()],
+    ) -> HoldersPage:
         """The live holds that the caller may see, by key."""
         return await asking.inside(
             "current_holders", None, lambda ledger: _holders(asking, ledger, wanted)
         )
 
     @router.get("/holds", responses=documented())
-    async def holds(asking: Asking, wanted: Annotated[HoldsQuery, Query()]) -> HoldsPage:
+    async def holds(
+        asking: Annotated[Exchange, Depends(exchanges(HoldsQuery.model_fields))],
+        wanted: Annotated[HoldsQuery, Query()],
+    ) -> HoldsPage:
         """The holds, live and ended, that the caller may see, by key, then token."""
         return await asking.inside(
             "holds", wanted.key, lambda ledger: _holds(asking, ledger, wanted)
         )
 
     @router.get("/audit", responses=documented())
-    async def audit(asking: Asking, wanted: Annotated[AuditQuery, Query()]) -> AuditPage:
+    async def audit(
+        asking: Annotated[Exchange, Depends(exchanges(AuditQuery.model_fields))],
+        wanted: Annotated[AuditQuery, Query()],
+    ) -> AuditPage:
         """Who did what to which lock, as far as the caller may see it, in the order in which it was recorded."""
         if wanted.key is not None:
             return await asking.inside(

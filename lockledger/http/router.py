@@ -2,17 +2,18 @@
 
 # No `from __future__ import annotations` here: FastAPI could not resolve the aliases inside the functions.
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from lockledger.asynchronous import AsyncLockLedger
+from lockledger.domain.errors import InvalidHolder
 from lockledger.domain.keys import check_holder
 from lockledger.http.bodies import StrictRequest
 from lockledger.http.commands import mount_commands
-from lockledger.http.exchange import Authorize, Exchange
+from lockledger.http.exchange import Authorize, Exchange, Exchanges
 from lockledger.http.parameters import check_query
 from lockledger.http.problems import Refusal, unauthenticated
 from lockledger.http.reading import mount_reading
@@ -40,7 +41,8 @@ def lock_router(
     as `sessions.begin`; it is left before the answer, and with an exception when the request is refused. `principal`
     gives who asks, or `None` (401). `authorize` is asked on every route, see `Authorize`; a plain function must not
     block when the ledger is an `AsyncLockLedger`. `holder` makes the principal's id, which holds and acts; without it
-    the principal must be that id. `metadata` gives what is to be recorded with a command, such as a request's id.
+    the principal must be that id; what can be none raises in the application. `metadata` gives what is to be recorded
+    with a command, such as a request's id.
 
     `reading`, `commands`: which half to mount. `expiry=False`: clients can give no ttl, for holds that never run out.
     `challenge`: the `WWW-Authenticate` of a 401.
@@ -54,16 +56,16 @@ def lock_router(
             raise TypeError(f"{name} must be a callable, not {given!r}: nobody is let in unasked")
     if not reading and not commands:
         raise ValueError("reading=False and commands=False: there would be nothing in the router")
-    exchange = _exchange(ledger, session, principal, authorize, holder, metadata, challenge)
+    exchanges = _exchanges(ledger, session, principal, authorize, holder, metadata, challenge)
     router = APIRouter(route_class=_route_class(session))
     if reading:
-        mount_reading(router, exchange)
+        mount_reading(router, exchanges)
     if commands:
-        mount_commands(router, exchange, expiry=expiry)
+        mount_commands(router, exchanges, expiry=expiry)
     return router
 
 
-def _exchange(
+def _exchanges(
     ledger: LockLedger | AsyncLockLedger,
     session: Callable[..., Any],
     principal: Callable[..., Any],
@@ -71,27 +73,47 @@ def _exchange(
     holder: Callable[[Any], str] | None,
     metadata: Callable[..., Any] | None,
     challenge: str,
-) -> Callable[..., Awaitable[Exchange]]:
-    """The dependency that opens an exchange. Nobody learns anything, not even what a body should be, unless known."""
+) -> Exchanges:
+    """Makes the dependency that opens an exchange, of what the route takes in the query.
+
+    Nobody learns anything, not even what a body should be, unless known.
+    """
+    opened = opening(session)
 
     async def known(found: Annotated[Any, Depends(principal)]) -> Any:
         if found is None:
             raise unauthenticated(challenge)
         return found
 
-    async def exchange(
-        request: Request,
-        somebody: Annotated[Any, Depends(known)],
-        unit: Annotated[Any, Depends(opening(session))],
-        recorded: Annotated[Any, Depends(metadata or _nothing)],
-    ) -> Exchange:
-        check_query(request)
-        me = check_holder(somebody if holder is None else holder(somebody))
-        return Exchange(
-            ledger, authorize, principal=somebody, holder=me, unit=unit, metadata=recorded
-        )
+    def taking(takes: Collection[str]) -> Callable[..., Awaitable[Exchange]]:
+        async def exchange(
+            request: Request,
+            somebody: Annotated[Any, Depends(known)],
+            unit: Annotated[Any, Depends(opened)],
+            recorded: Annotated[Any, Depends(metadata or _nothing)],
+        ) -> Exchange:
+            check_query(request, takes)
+            me = _checked_holder(somebody if holder is None else holder(somebody))
+            return Exchange(
+                ledger, authorize, principal=somebody, holder=me, unit=unit, metadata=recorded
+            )
 
-    return exchange
+        return exchange
+
+    return taking
+
+
+def _checked_holder(holder: Any) -> str:
+    """The principal's id. What cannot be one is the host's mistake, and nothing that a client should be told."""
+    try:
+        return check_holder(holder)
+    except InvalidHolder as error:
+        raise ValueError(f"{_NO_HOLDER}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{_NO_HOLDER}: {error}") from error
+
+
+_NO_HOLDER = "principal (or holder=…, which makes an id of it) gave what can hold no lock"
 
 
 async def _nothing() -> None:

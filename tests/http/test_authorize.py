@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from lockledger import Hold, LockedByOther
+from lockledger import Hold, LockedByOther, LockLedgerError
 from lockledger.http import Verb, Verdict
 from support.ledgers import unchanged
 from support.sites import ROUTES, Site, identified
@@ -303,15 +303,28 @@ def test_a_holder_is_made_from_the_principal(bare_site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("principal", "kind"),
-    [(7, TypeError), ({"id": 7}, TypeError), ("", ValueError), (" user:7", ValueError)],
+    [
+        (7, TypeError),
+        ({"id": 7}, TypeError),
+        ("", ValueError),
+        (" user:7", ValueError),
+        ("x" * 256, ValueError),
+        ("e\u0301", ValueError),
+        ("user\n7", ValueError),
+    ],
 )
 def test_a_principal_that_is_no_id_is_the_hosts_error(
     bare_site: Site, principal: Any, kind: type[Exception]
 ) -> None:
-    """Not the client's: it is no 422."""
+    """Not the client's: it is no 422, whatever the host makes of the ledger's errors, and the client is told nothing."""
     bare_site.mount(principal=lambda: principal)
-    with bare_site.running() as site, pytest.raises(kind, match="holder"):
+    with bare_site.running(raises=False) as site:
+        answer = site.call("take")
+        assert (answer.status_code, answer.text) == (500, "Internal Server Error")
+    with bare_site.running() as site, pytest.raises(kind, match="can hold no lock") as mistake:
         site.call("take")
+    assert not isinstance(mistake.value, LockLedgerError)
+    assert repr(principal)[:20] in str(mistake.value)
 
 
 def test_principals_are_found_by_the_hosts_dependencies(site: Site) -> None:

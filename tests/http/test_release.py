@@ -140,6 +140,18 @@ def test_a_lost_hold_is_not_extended(site: Site) -> None:
     )
 
 
+def test_an_extension_takes_the_token_in_the_query_too(site: Site) -> None:
+    token = site.call("take").json()["token"]
+    for wanted, status in ((token, 200), (token + 1, 409)):
+        address = f"{EXTENSION}&token={wanted}"
+        assert site.request("POST", address, {"ttl": 60}).status_code == status
+        assert site.request("POST", address, {"ttl": 60, "token": wanted}).status_code == status
+    answer = site.request("POST", f"{EXTENSION}&token={token}", {"ttl": 60, "token": token + 1})
+
+    assert answer.status_code == 422
+    assert "the token that the body names" in answer.json()["detail"][0]["msg"]
+
+
 @pytest.mark.parametrize("body", [None, {}, {"ttl": None}, {"ttl": 0}, {"ttl": 1, "until": 5}])
 def test_an_extension_must_say_until_when(site: Site, body: Any) -> None:
     site.call("take")

@@ -108,6 +108,32 @@ def test_a_parameter_that_is_given_twice_is_422(site: Site) -> None:
     assert site.request("PUT", "/locks/hold?key=a&trace=1&trace=2").status_code == 201
 
 
+MISPLACED = [
+    ("PUT", "hold?key=k", "ttl", "in the body"),
+    ("PUT", "hold?key=k", "token", "in the body"),
+    ("PUT", "hold?key=k", "expected_token", "in the body"),
+    ("POST", "hold/forced-release?key=k", "expected_token", "in the body"),
+    ("DELETE", "hold?key=k", "expected_token", "left out"),
+    ("DELETE", "hold?key=k", "reason", "left out"),
+    ("GET", "hold?key=k", "token", "left out"),
+    ("GET", "holders?limit=1", "key", "left out"),
+    ("GET", "holders?limit=1", "since", "left out"),
+    ("GET", "holds?limit=1", "actor", "left out"),
+    ("GET", "audit?limit=1", "token", "left out"),
+]
+
+
+def test_a_parameter_that_would_be_ignored_is_422(site: Site) -> None:
+    """A ttl in the query would be none, and a filter that another list has would select everything."""
+    for method, address, name, where in MISPLACED:
+        body = {"reason": "why"} if method == "POST" else None
+        answer = site.request(method, f"/locks/{address}&{name}=5", body)
+        assert answer.status_code == 422, (method, address, name)
+        assert answer.json()["detail"][0]["loc"] == ["query", name]
+        assert f"should be {where}" in answer.json()["detail"][0]["msg"]
+    assert not site.ledger.is_locked("k")
+
+
 def test_a_holder_of_any_text_survives(bare_site: Site) -> None:
     holders = ["run:42", "O'Brien", "100%", "用户:7", "😀" * 255]
     asking = iter([each for each in holders for _ in range(3)])
