@@ -52,6 +52,7 @@ from lockledger.rebuilding import Rebuilt
 from lockledger.replaying import Projection
 from lockledger.subscription import Subscription
 from lockledger.tables import include_object, metadata, migration_sql
+from lockledger.timeline import draw_timeline
 from lockledger.verification import Advance, Verification
 
 __all__ = [
@@ -110,6 +111,7 @@ __all__ = [
     "Verification",
     "WaitTimeout",
     "configure_sqlite",
+    "draw_timeline",
     "include_object",
     "lock_key",
     "metadata",

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
 from lockledger.cli.output import padded, safe, width
 from lockledger.domain.holds import Hold
+from lockledger.timeline.axis import STEPS, Step, day
 
 _LEAST_CHART = 20
-_LABEL_AND_GAP = 7
-_LONG_LABEL_AND_GAP = 12
+_GAP = 2
+_SHORTEST_STEP = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -50,31 +51,6 @@ class Marks:
 UNICODE: Final = Marks("┣", "╋", "┫", "x", "┋", "▶", "━", "…")
 ASCII: Final = Marks("[", "+", "]", "x", ":", ">", "-", "~")
 
-_STEPS = [
-    timedelta(seconds=seconds)
-    for seconds in (
-        1,
-        2,
-        5,
-        10,
-        15,
-        30,
-        60,
-        120,
-        300,
-        600,
-        900,
-        1800,
-        3600,
-        7200,
-        10_800,
-        21_600,
-        43_200,
-    )
-] + [timedelta(days=days) for days in (1, 2, 7, 14, 28, 91, 182, 364, 1820, 3640)]
-_EPOCH = datetime(1970, 1, 5, tzinfo=UTC)
-"""A Monday, so that weeks begin on one."""
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -82,23 +58,22 @@ class Axis:
 
     since: datetime
     until: datetime
-    step: timedelta
+    step: Step
     columns: int
 
     @classmethod
     def over(cls, since: datetime, until: datetime, columns: int) -> "Axis":
         """The axis with the finest steps whose labels fit."""
-        axis = cls(since, until, _STEPS[-1], columns)
-        for step in _STEPS:
-            begin = since - (since - _EPOCH) % step
-            end = until + (_EPOCH - until) % step
-            axis = cls(begin, max(end, begin + step), step, columns)
-            room = columns * step / (axis.until - axis.since)
-            if room >= (
-                _LONG_LABEL_AND_GAP
-                if step >= timedelta(days=1)
-                else _LABEL_AND_GAP + 3 * (step < timedelta(minutes=1))
-            ):
+        axis = cls(since, until, STEPS[-1], columns)
+        for step in STEPS:
+            if step.length < _SHORTEST_STEP:
+                continue
+            begin = step.before(since)
+            end = step.after(until)
+            if end == begin:
+                end = step.after(end + timedelta(microseconds=1))
+            axis = cls(begin, end, step, columns)
+            if columns * (step.length / (end - begin)) >= len(step.label(since)) + _GAP:
                 break
         return axis
 
@@ -109,19 +84,15 @@ class Axis:
 
     def heading(self) -> str:
         """From when to when."""
-        return f"{self.since:%Y-%m-%d %H:%M} to {self.until:%Y-%m-%d %H:%M} UTC"
+        begin, end = (f"{day(each)} {each:%H:%M}" for each in (self.since, self.until))
+        return f"{begin} to {end} UTC"
 
     def labels(self) -> str:
         """The times along the axis."""
-        if self.step >= timedelta(days=1):
-            form = "%Y-%m-%d"
-        else:
-            form = "%H:%M:%S" if self.step < timedelta(minutes=1) else "%H:%M"
         line = ""
-        instant = self.since
-        while instant < self.until:
-            line = line.ljust(self.column(instant)) + f"{instant:{form}}"
-            instant += self.step
+        for tick in self.step.ticks(self.since, self.until):
+            if tick < self.until:
+                line = line.ljust(self.column(tick)) + self.step.label(tick)
         return line[: self.columns]
 
 

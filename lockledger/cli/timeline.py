@@ -1,25 +1,40 @@
-"""`lockledger timeline`: who held what when, drawn for a terminal."""
+"""`lockledger timeline`: who held what when, drawn for a terminal, as an image or as a page."""
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
 
 import typer
 
 from lockledger.cli import output
 from lockledger.cli.command import command
+from lockledger.cli.failures import BadInput
 from lockledger.cli.given import Given
 from lockledger.cli.options import ByHolder, KeyPrefix, Since, Under, Until, read_instant
 
 if TYPE_CHECKING:
-    from lockledger.domain.events import LockEvent
-    from lockledger.domain.holds import Hold
+    from lockledger.domain.holds import Hold, Page
+    from lockledger.ledger import LockLedger
 
+Format = Literal["svg", "html"]
+
+MOST_HOLDS: Final = 10_000
+"""What a drawing shows at most: more is nothing that a browser likes to open."""
+_HEADING: Final = "Who held what when"
 _WIDTH_OF_A_PIPE = 100
 _NARROWEST = 40
+_SUFFIXES: Final[Mapping[str, Format]] = {".svg": "svg", ".html": "html", ".htm": "html"}
+_NARROW = "narrow it with --under, --since and --until"
+
+
+class _LeftOut(NamedTuple):
+    """What a timeline does not show, and how it would."""
+
+    what: str
+    remedy: str
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,76 +54,140 @@ def timeline(
         int | None,
         typer.Option(metavar="COLUMNS", min=_NARROWEST, help="The terminal's width by default."),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Draw into this file, .svg or .html; replaces it."
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            help="svg or html: to standard output, or whatever FILE is called.",
+        ),
+    ] = None,
 ) -> None:
     """Draw who held what when, a row for each lock; with --json one hold a line."""
-    first, beyond = read_instant(since, "--since"), read_instant(until, "--until")
+    drawing = _form_of(file, form)
+    if drawing is not None and width is not None:
+        raise BadInput("--width is for the terminal; leave it out, a drawing scales")
+    if drawing is not None and file is None and given.json:
+        raise BadInput("--json and --format exclude each other; give --output FILE too")
+    wanted: dict[str, Any] = {
+        "key_prefix": key_prefix,
+        "under": under,
+        "holder": holder,
+        "since": read_instant(since, "--since"),
+        "until": read_instant(until, "--until"),
+    }
     with given.opened() as ledger:
-        events = (recorded.event for recorded in ledger.events())
-        found = [
-            hold
-            for hold in holds(events, datetime.now(UTC))
-            if _is_wanted(hold, key_prefix, under, holder) and _was_live(hold, first, beyond)
-        ]
-        found.sort(key=lambda hold: (hold.key, hold.token))
-        found, left_out = _first_locks(found, limit)
-        names = ledger.display_names({hold.holder for hold in found})
+        found, left_out = _read(ledger, wanted, limit, None if drawing is None else MOST_HOLDS)
+        names = ledger.display_names(_people(found))
     if left_out:
-        output.message(
-            f"{left_out} more locks are not shown; raise --limit, or narrow it with --under or --since"
-        )
-    if given.json:
+        output.message(f"{left_out.what} are not shown; {left_out.remedy}")
+    if drawing is not None:
+        _write(given, _drawn(given, drawing, found, wanted, names, left_out), found, file)
+    elif given.json:
         from lockledger.cli.answers import hold_facts, named
 
         for hold in found:
             output.print_json(named(given, hold_facts(hold), names))
     elif found:
-        for line in _picture(found, first, beyond, names, width or _terminal_width()):
+        period = wanted["since"], wanted["until"]
+        for line in _picture(found, *period, names, width or _terminal_width()):
             print(line)
 
 
-def holds(events: "Iterable[LockEvent]", now: datetime) -> "Iterator[Hold]":
-    """Every hold that the events tell of, ended ones first; one that has run out by `now` has ended by expiry."""
-    live: dict[str, Hold] = {}
-    for event in events:
-        ended, after = event.ended_hold(), event.after()
-        if ended is not None:
-            yield ended
-        if after is None:
-            live.pop(event.key, None)
-        else:
-            live[event.key] = after
-    for hold in live.values():
-        if hold.is_live(now) or hold.expires_at is None:
-            yield hold
-        else:
-            yield hold.ended(hold.expires_at, "expiry", actor=None, reason=None)
+def _form_of(file: str | None, form: str | None) -> Format | None:
+    """What is to be drawn; `None` for text."""
+    if form is not None:
+        if form not in _SUFFIXES.values():
+            raise BadInput(f"--format {form!a}: write svg or html")
+        return cast("Format", form)
+    if file is None:
+        return None
+    known = _SUFFIXES.get(Path(file).suffix.lower())
+    if known is None:
+        raise BadInput(f"--output {file!a} ends neither in .svg nor in .html; say --format")
+    return known
 
 
-def _is_wanted(hold: "Hold", key_prefix: str | None, under: str | None, holder: str | None) -> bool:
-    return (
-        hold.key.startswith(key_prefix or "")
-        and (under is None or hold.key == under or hold.key.startswith(f"{under}:"))
-        and holder in (None, hold.holder)
+def _read(
+    ledger: "LockLedger", wanted: Mapping[str, Any], locks: int, most: int | None
+) -> "tuple[list[Hold], _LeftOut | None]":
+    """The holds of the first locks, and what comes after them unread, when there is more."""
+    from lockledger.cli.answers import pages
+
+    def page(after: str | None, limit: int) -> "Page[Hold, str]":
+        return ledger.holds(**wanted, after=after, limit=limit)
+
+    found: list[Hold] = []
+    shown = 0
+    for hold in (each for holds in pages(page, None, None) for each in holds):
+        if not found or hold.key != found[-1].key:
+            if shown == locks:
+                return found, _LeftOut(
+                    f"the locks after {found[-1].key}", f"raise --limit, or {_NARROW}"
+                )
+            shown += 1
+        if len(found) == most:
+            last = found[-1]
+            begun = output.moment(last.taken_at)
+            return found, _LeftOut(
+                f"the holds after the first {most:,}, that of {last.key} from {begun},", _NARROW
+            )
+        found.append(hold)
+    return found, None
+
+
+def _people(found: "Iterable[Hold]") -> set[str]:
+    """Everybody whom the holds name."""
+    named = ((hold.holder, hold.taken_over_from, hold.ended_by_actor) for hold in found)
+    return {each for people in named for each in people if each is not None}
+
+
+def _drawn(
+    given: Given,
+    drawing: Format,
+    found: "Sequence[Hold]",
+    wanted: Mapping[str, Any],
+    names: Mapping[str, str | None],
+    left_out: _LeftOut | None,
+) -> str:
+    from lockledger.timeline import draw_timeline
+
+    chosen = [
+        f"{what} {wanted[name]}"
+        for name, what in (("key_prefix", "keys from"), ("under", "under"), ("holder", "held by"))
+        if wanted[name] is not None
+    ]
+    notes = [f"Only {', '.join(chosen)}."] if chosen else []
+    notes += [f"Not shown: {left_out.what.rstrip(',')}."] if left_out else []
+    return draw_timeline(
+        found,
+        now=datetime.now(UTC),
+        since=wanted["since"],
+        until=wanted["until"],
+        names=names,
+        format=drawing,
+        heading=_HEADING if given.ledger is None else f"{_HEADING}: ledger {given.ledger}",
+        note=" ".join(notes) or None,
     )
 
 
-def _was_live(hold: "Hold", since: datetime | None, until: datetime | None) -> bool:
-    """Whether the hold was live at any instant of [since, until); an instantaneous one counts where it stands."""
-    begins_before = until is None or hold.taken_at < until
-    ends_after = (
-        since is None or hold.ended_at is None or hold.ended_at > since or hold.taken_at >= since
-    )
-    return begins_before and ends_after
-
-
-def _first_locks(found: "list[Hold]", limit: int) -> "tuple[list[Hold], int]":
-    kept: list[Hold] = []
-    locks = 0
-    for _, of_lock in groupby(found, key=lambda hold: hold.key):
-        locks += 1
-        if locks <= limit:
-            kept.extend(of_lock)
-    return kept, max(0, locks - limit)
+def _write(given: Given, drawn: str, found: "Sequence[Hold]", file: str | None) -> None:
+    if file is None:
+        speaks = output.speaks_unicode(sys.stdout)
+        print(drawn if speaks else drawn.encode("ascii", "xmlcharrefreplace").decode(), end="")
+        return
+    Path(file).write_text(drawn, encoding="utf-8", newline="\n")
+    locks = len({hold.key for hold in found})
+    if given.json:
+        output.print_json({"file": file, "locks": locks, "holds": len(found)})
+    else:
+        print(output.safe(f"{file}: {len(found)} holds of {locks} locks"))
 
 
 def _picture(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from lockledger.cli import output
 from lockledger.cli.chart import ASCII, UNICODE, Axis, drawn
 from lockledger.domain.holds import Hold
+from lockledger.timeline.axis import Step
+from support.drawings import bars
 from support.ledgers import Ledgers, SettableClock
 
+TEN_MINUTES = Step(timedelta(minutes=10))
 EIGHT = datetime(2024, 5, 14, 8, tzinfo=UTC)
 
 
@@ -82,9 +90,94 @@ def test_what_is_left_out_is_said(told: Any) -> None:
     ran = told("timeline", "--limit", "2")
     assert (
         ran.err
-        == "lockledger: 3 more locks are not shown; raise --limit, or narrow it with --under or --since\n"
+        == "lockledger: the locks after desk:2 are not shown; raise --limit, or narrow it with --under, --since and --until\n"
     )
     assert len(ran.out.splitlines()) == 5
+    assert told("timeline", "--limit", "5").err == ""
+
+
+@pytest.mark.parametrize("form", ["svg", "html"])
+def test_a_drawing_shows_the_same_holds_and_says_what_it_leaves_out(
+    told: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def holds(*options: str) -> list[tuple[str, int]]:
+        text = told.done("timeline", "--format", form, *options).out
+        drawing = text.partition("\n")[2] if form == "html" else text
+        return sorted(bars(ET.fromstring(drawing)))
+
+    lines = told("timeline", "--json").lines
+    assert holds() == sorted((each["key"], each["token"]) for each in lines)
+    assert holds("--under", "room", "--holder", "dora") == [("room:2", 1)]
+    assert (
+        "Only under room, held by dora."
+        in told(*("timeline", "--format", form, "--under", "room", "--holder", "dora")).out
+    )
+    assert (
+        "Not shown: the locks after desk:2."
+        in told("timeline", "--format", form, "--limit", "2").out
+    )
+    monkeypatch.setattr("lockledger.cli.timeline.MOST_HOLDS", 2)
+    assert holds() == [("desk:1", 1), ("desk:2", 1)]
+    said = "the holds after the first 2, that of desk:2 from 2026-03-02T09:00:00Z"
+    ran = told("timeline", "--format", form)
+    assert f"Not shown: {said}." in ran.out
+    assert f"lockledger: {said}, are not shown; narrow it with --under" in ran.err
+
+
+def test_a_file_is_written_in_the_form_that_its_name_says(told: Any) -> None:
+    shown = told.done("timeline", "--output", "t.svg")
+    assert shown.out == "t.svg: 6 holds of 5 locks\n"
+    assert Path("t.svg").read_text("utf-8").startswith("<svg ")
+    assert told.done("timeline", "--output", "t.HTM", "--json").json == {
+        "file": "t.HTM",
+        "locks": 5,
+        "holds": 6,
+    }
+    assert Path("t.HTM").read_text("utf-8").startswith("<!DOCTYPE html>")
+    told.done("timeline", "--output", "t.svg", "--format", "html", "--limit", "1")
+    assert Path("t.svg").read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output", "t.png"], "--output 't.png' ends neither in .svg nor in .html; say --format"),
+        (["--format", "png"], "--format 'png': write svg or html"),
+        (["--output", "t.svg", "--width", "80"], "--width is for the terminal"),
+        (["--format", "svg", "--json"], "--json and --format exclude each other"),
+        (["--output", "no/t.svg"], "no/t.svg: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_and_nothing_written(
+    cli: Any, options: list[str], message: str
+) -> None:
+    ran = cli("timeline", *options)
+    assert ran.code == 2
+    assert message in ran.err
+    assert not list(Path.cwd().glob("t*"))
+
+
+def test_a_drawing_shows_names_also_where_the_output_knows_only_ascii(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("people.py").write_text(
+        "def names(connection, ids):\n    return dict.fromkeys(ids, 'Zoë')\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(output, "speaks_unicode", lambda stream: False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shown = told.done("timeline", "--format", "svg", "--names", "people:names").out
+    assert shown.isascii()
+    labels = {bar.label for bar in bars(ET.fromstring(shown)).values()}
+    assert labels == {"Zoë"}
+
+
+def test_the_example_in_the_documentation_is_what_is_drawn(lockledger: Any) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "office-day"
+    lockledger.done("migrate")
+    lockledger.done("apply", str(example.with_suffix(".jsonl")))
+    shown = lockledger.done("timeline", "--format", "svg").out
+    as_of = re.compile(r"(?<=still held at )[0-9TZ:-]+")
+    assert as_of.sub("", shown) == as_of.sub("", example.with_suffix(".svg").read_text("utf-8"))
 
 
 def hold(begin: int, end: int | None, **facts: Any) -> Hold:
@@ -101,7 +194,7 @@ def hold(begin: int, end: int | None, **facts: Any) -> Hold:
 
 
 def row(*holds: Hold, columns: int = 60, **names: str) -> str:
-    axis = Axis(EIGHT, EIGHT + timedelta(hours=1), timedelta(minutes=10), columns)
+    axis = Axis(EIGHT, EIGHT + timedelta(hours=1), TEN_MINUTES, columns)
     (line,) = drawn(holds, axis, UNICODE, names, 1)
     return line[3:]
 
@@ -127,29 +220,31 @@ def test_a_hold_before_the_window_begins_at_its_edge_and_one_after_ends_there() 
 
 
 @pytest.mark.parametrize(
-    ("length", "step"),
+    ("length", "labels"),
     [
-        (timedelta(0), timedelta(seconds=1)),
-        (timedelta(seconds=5), timedelta(seconds=1)),
-        (timedelta(minutes=1), timedelta(seconds=10)),
-        (timedelta(hours=9), timedelta(hours=1)),
-        (timedelta(days=1), timedelta(hours=3)),
-        (timedelta(days=3), timedelta(hours=12)),
-        (timedelta(days=365), timedelta(days=91)),
-        (timedelta(days=36_500), timedelta(days=3640)),
-        (timedelta(days=36_500 * 20), timedelta(days=3640)),
+        (timedelta(0), ["08:00:00"]),
+        (timedelta(seconds=5), ["08:00:00", "08:00:01", "08:00:02", "08:00:03", "08:00:04"]),
+        (timedelta(minutes=1), ["08:00:00", "08:00:10", "08:00:20"]),
+        (timedelta(hours=9), ["08:00", "09:00", "10:00"]),
+        (timedelta(days=1), ["06:00", "09:00", "12:00"]),
+        (timedelta(days=3), ["00:00", "12:00", "00:00"]),
+        (timedelta(days=365), ["2024-05", "2024-07", "2024-09"]),
+        (timedelta(days=36_500), ["2020", "2030", "2040"]),
+        (timedelta(days=36_500 * 20), ["2000", "2200", "2400"]),
     ],
 )
-def test_the_axis_has_the_finest_steps_whose_labels_fit(length: timedelta, step: timedelta) -> None:
+def test_the_axis_has_the_finest_steps_whose_labels_fit(
+    length: timedelta, labels: list[str]
+) -> None:
     axis = Axis.over(EIGHT, EIGHT + length, 80)
-    assert axis.step == step
+    assert axis.labels().split()[: len(labels)] == labels
     assert axis.since <= EIGHT
     assert axis.until >= EIGHT + length
     assert len(axis.labels()) <= 80
 
 
 def test_a_terminal_without_these_characters_gets_others() -> None:
-    axis = Axis(EIGHT, EIGHT + timedelta(hours=1), timedelta(minutes=10), 60)
+    axis = Axis(EIGHT, EIGHT + timedelta(hours=1), TEN_MINUTES, 60)
     (line,) = drawn([hold(0, 20), hold(30, None, token=2)], axis, ASCII, {}, 1)
     assert line == "k  [ h ----------------]         [ h ------------------------->"
     assert all(character.isascii() for character in ASCII.legend(0, 100))
