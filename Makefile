@@ -63,7 +63,7 @@ lock:
 	python3 -m venv .venv-lock
 	.venv-lock/bin/python -m pip install -qq --disable-pip-version-check uv
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --custom-compile-command "make lock" --extra cli --extra fastapi --extra sqlite-async --group dev --output-file $(LOCK) $(ARGS) pyproject.toml
+	  --custom-compile-command "make lock" --extra cli --extra fastapi --extra parquet --extra sqlite-async --group dev --output-file $(LOCK) $(ARGS) pyproject.toml
 	@rm -rf .venv-lock
 
 clean:

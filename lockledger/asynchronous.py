@@ -24,6 +24,7 @@ from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
+from lockledger.exporting import ExportingVerbs
 from lockledger.holding import (
     LONGEST_FAREWELL,
     Heartbeat,
@@ -44,7 +45,7 @@ from lockledger.verbs import Verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V", bound=PastVerbs | ProvingVerbs | ImportingVerbs)
+V = TypeVar("V", bound=PastVerbs | ProvingVerbs | ImportingVerbs | ExportingVerbs)
 
 
 class AsyncVerbs(ABC):

@@ -104,6 +104,11 @@ class Workings:
         with self.store.transaction(connection, key=key):
             return call(True)
 
+    @property
+    def has_names(self) -> bool:
+        """Whether the host gives display names."""
+        return self._names is not None
+
     def display_names(
         self, connection: Connection, ids: Collection[str]
     ) -> Mapping[str, str | None]:
