@@ -12,7 +12,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
 from sqlalchemy.util import await_only
@@ -20,7 +21,7 @@ from sqlalchemy.util import await_only
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
 from lockledger.adapters.statements import OWN
-from lockledger.domain.errors import SchemaMismatch, shown
+from lockledger.domain.errors import ConcurrencyConflict, SchemaMismatch, shown
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
 ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
@@ -47,7 +48,8 @@ class Source:
         self.owned = isinstance(url_or_engine, str | URL)
         if isinstance(url_or_engine, str | URL):
             url = checked_url(url_or_engine, asynchronous=asynchronous)
-            self._engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
+            with _driver_wanted():
+                self._engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
         else:
             self._engine = _host_engine(url_or_engine, asynchronous)
         self._deaf: Engine | None = None
@@ -111,6 +113,13 @@ class Source:
     def _opened(self) -> Iterator[Connection]:
         try:
             connection = self._listened.connect()
+        except PoolTimeout as error:
+            if not self.owned or self.dialect != SQLITE or self.engine.url.database not in _MEMORY:
+                raise
+            raise ConcurrencyConflict(
+                "another call had the one connection to the database in memory for longer than the busy timeout",
+                remedy="ask nothing of the ledger while it calls you, or use a file",
+            ) from error
         except OperationalError as error:
             if self._file is not None and not self._file.exists():
                 raise SchemaMismatch(None, SCHEMA_VERSION).noted(
@@ -146,13 +155,26 @@ class Source:
 
 
 def checked_url(url: str | URL, *, asynchronous: bool = False) -> URL:
-    """The URL with the driver that lockledger speaks to. Raises `ValueError` for another database or driver."""
-    parsed = make_url(url)
+    """The URL with the driver that lockledger speaks to.
+
+    Raises `ValueError` for another database or driver and for what is no URL. It never shows what could be a password.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError(
+            f"the database's URL cannot be read; {_FORM}, with special characters of the password as %40"
+        ) from None
+    if "@" in (parsed.host or ""):
+        raise ValueError("the database's URL has two @; write the one in the password as %40")
     dialect, _, driver = parsed.drivername.partition("+")
     dialect = POSTGRESQL if dialect == "postgres" else dialect
     wanted = _drivers(asynchronous).get(dialect, "")
     refuse_other_drivers(dialect, driver or wanted, asynchronous=asynchronous)
     return parsed.set(drivername=f"{dialect}+{wanted}")
+
+
+_FORM: Final = "write postgresql+psycopg://user@host/database or sqlite:///file.db"
 
 
 def _drivers(asynchronous: bool) -> dict[str, str]:
@@ -179,7 +201,10 @@ def _host_engine(engine: object, asynchronous: bool) -> Engine:
     elif isinstance(engine, Engine | AsyncEngine):
         raise TypeError(f"this is a {type(engine).__name__}: give it to a {wanted}")
     else:
-        raise TypeError(f"a ledger wants a database URL or a SQLAlchemy engine, not {engine!r}")
+        # By its type alone: it may be a URL, with its password, as bytes.
+        raise TypeError(
+            f"a ledger wants a database URL or a SQLAlchemy engine, not a {type(engine).__name__}; {_FORM}"
+        )
     refuse_other_drivers(found.dialect.name, found.dialect.driver, asynchronous=asynchronous)
     return found
 
@@ -253,6 +278,24 @@ def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: b
     if url.get_backend_name() == SQLITE:
         event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
     return engine
+
+
+@contextmanager
+def _driver_wanted() -> Iterator[None]:
+    """Says what to install where SQLAlchemy cannot import the driver."""
+    try:
+        yield
+    except ImportError as missing:
+        if missing.name == "aiosqlite":
+            raise ModuleNotFoundError(
+                "SQLite under asyncio needs aiosqlite: pip install 'lockledger[sqlite-async]'",
+                name=missing.name,
+            ) from missing
+        if (missing.name or "psycopg").startswith(
+            "psycopg"
+        ):  # it has no name where libpq is missing
+            missing.add_note("pip install 'psycopg[binary]', or install the system's libpq")
+        raise
 
 
 def pragmas(**settings: object) -> Callable[[Any, object], None]:

@@ -10,7 +10,6 @@ from eventsourcing.persistence import (
     Transcoder,
 )
 from eventsourcing.utils import Environment, EnvType, resolve_topic, strtobool
-from sqlalchemy.exc import ArgumentError
 
 from lockledger.adapters.mapper import LockEventMapper
 from lockledger.adapters.recorder import (
@@ -49,7 +48,7 @@ class SQLAlchemyFactory(InfrastructureFactory[SQLAlchemyTrackingRecorder]):
                 name=self.env.get(self.LOCKLEDGER_NAME) or "default",
                 schema=self.env.get(self.LOCKLEDGER_SCHEMA) or None,
             )
-        except (ValueError, ArgumentError) as error:
+        except ValueError as error:
             raise OSError(f"the ledger that the environment names: {error}") from error
         if strtobool(self.env.get(self.CREATE_TABLE) or "no"):
             self._transactions.migrate()

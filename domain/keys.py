@@ -33,10 +33,10 @@ def fault_of(text: str, longest: int = MAX_LENGTH) -> str | None:
     return None
 
 
-def _exact(value: str, what: str) -> str:
+def _exact(value: str, what: str, remedy: str = "write str(…) or lock_key(…)") -> str:
     if not isinstance(value, str):
         raise TypeError(
-            f"{what} must be a str, not {type(value).__name__} {shown(value)}; write str(…) or lock_key(…)"
+            f"{what} must be a str, not {type(value).__name__} {shown(value)}; {remedy}"
         )
     return value if type(value) is str else str.__str__(value)
 
@@ -59,7 +59,7 @@ def check_holder(holder: str, *, what: str = "holder") -> str:
 
 def check_ledger_name(name: str) -> str:
     """The ledger's name as plain `str`: at most 100 characters, else the limits of a key. Raises `ValueError` or `TypeError`."""
-    name = _exact(name, "a ledger's name")
+    name = _exact(name, "a ledger's name", "write str(…), or leave name out")
     if fault := fault_of(name, MAX_LEDGER_NAME_LENGTH):
         raise ValueError(f"the ledger's name {shown(name)} {fault}")
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -14,7 +15,7 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from lockledger import LockLedger, SchemaMismatch
+from lockledger import AsyncLockLedger, ConcurrencyConflict, LockLedger, SchemaMismatch
 from lockledger.adapters.engines import Source, checked_busy_timeout, checked_url
 from support.databases import Database
 from support.ledgers import Ledgers, ledgers
@@ -64,6 +65,52 @@ def test_a_url_gets_the_driver_that_the_ledger_speaks_to(
 def test_another_database_or_driver_is_refused_with_what_to_use(given: str) -> None:
     with pytest.raises(ValueError, match=r"use postgresql\+psycopg://… or sqlite:///…"):
         LockLedger(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "nonsense",
+        "",
+        "sqlite:",
+        "secret@h/d",
+        "postgresql://u:secret@h:secret/d",
+        "postgresql://u:a@secret@h/d",
+        "postgresql+asyncpg://u:secret@h/d",
+        "mysql://u:secret@h/d",
+        b"postgresql://u:secret@h/d",
+    ],
+)
+@pytest.mark.parametrize("kind", [LockLedger, AsyncLockLedger])
+def test_what_is_no_url_is_refused_with_the_form_of_one_and_never_with_a_password(
+    kind: Any, given: Any
+) -> None:
+    with pytest.raises((ValueError, TypeError)) as refusal:
+        kind(given)
+    told = str(refusal.value)
+    assert "postgresql+psycopg://" in told or "as %40" in told
+    assert "secret" not in told
+    assert refusal.value.__suppress_context__ or refusal.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "driver", "remedy"),
+    [
+        (AsyncLockLedger, "sqlite+aiosqlite://", "aiosqlite", "lockledger[sqlite-async]"),
+        (AsyncLockLedger, "sqlite:///f.db", "aiosqlite", "lockledger[sqlite-async]"),
+        (AsyncLockLedger, "postgresql://h/d", "psycopg", "psycopg[binary]"),
+        (LockLedger, "postgresql://h/d", "psycopg", "psycopg[binary]"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, url: str, driver: str, remedy: str
+) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ModuleNotFoundError) as missing:
+        kind(url)
+    assert missing.value.name == driver
+    told = "; ".join([str(missing.value), *getattr(missing.value, "__notes__", ())])
+    assert f"pip install '{remedy}'" in told
 
 
 @pytest.mark.parametrize("given", [None, 5, b"sqlite:///f.db", Path("f.db"), object()])
@@ -165,8 +212,11 @@ def test_a_call_that_waits_for_the_one_connection_in_memory_has_a_bound() -> Non
         source: Source = ledger._source
         with source.connect():
             began = time.monotonic()
-            with pytest.raises(PoolTimeout):
+            with pytest.raises(
+                ConcurrencyConflict, match="one connection .* in memory"
+            ) as conflict:
                 ledger.take("k", "ann")
+            assert isinstance(conflict.value.__cause__, PoolTimeout)
             assert 0.15 < time.monotonic() - began < 5
         assert ledger.take("k", "ann").created
 

@@ -145,7 +145,7 @@ def test_a_schema_may_be_named(env: dict[str, str], postgres_database: Database)
     [
         ({"LOCKLEDGER_URL": ""}, "set ORDERS_LOCKLEDGER_URL, LOCKLEDGER_URL to a URL"),
         ({"LOCKLEDGER_URL": "mysql://host/db"}, "PostgreSQL through psycopg"),
-        ({"LOCKLEDGER_URL": "no url"}, "Could not parse"),
+        ({"LOCKLEDGER_URL": "no url"}, "cannot be read; write postgresql"),
         ({"LOCKLEDGER_NAME": " orders"}, "surrounded by white space"),
         ({"LOCKLEDGER_SCHEMA": 'a"b'}, "schema"),
     ],

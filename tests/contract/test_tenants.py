@@ -143,7 +143,9 @@ def test_a_name_outside_the_limits_of_a_key_is_refused(ledgers: Ledgers, name: s
 
 @pytest.mark.parametrize("name", [None, 5, b"a", ["a"]])
 def test_a_name_that_is_no_text_is_refused(ledgers: Ledgers, name: object) -> None:
-    with pytest.raises(TypeError, match="ledger's name must be a str"):
+    with pytest.raises(
+        TypeError, match=r"ledger's name must be a str, .*; write str\(…\), or leave name out"
+    ):
         ledgers.open(name=name)
 
 

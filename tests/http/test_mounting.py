@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any
 
 import pytest
@@ -26,6 +28,23 @@ def test_there_is_no_router_without_somebody_to_ask(bare_site: Site, missing: st
         lock_router(bare_site.router_ledger, **given)
     with pytest.raises(TypeError, match=missing):
         lock_router(bare_site.router_ledger, **(given | {missing: None}))
+
+
+@pytest.mark.parametrize("library", ["fastapi", "anyio"])
+def test_without_its_libraries_the_router_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("lockledger.http")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [each for each in sys.modules if each.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"pip install 'lockledger\[fastapi\]'"
+    ) as missing:
+        importlib.import_module("lockledger.http")
+    assert missing.value.name is not None
+    assert missing.value.name.partition(".")[0] == library
 
 
 def test_a_router_wants_a_ledger() -> None:
