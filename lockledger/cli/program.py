@@ -7,6 +7,7 @@ import typer
 from lockledger.cli import (
     apply,
     doctor,
+    export,
     holding,
     migrate,
     output,
@@ -30,7 +31,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (migrate, holding, reading, past, timeline, apply, sweep, proving, rebuild, doctor):
+for module in (
+    migrate,
+    holding,
+    reading,
+    past,
+    timeline,
+    apply,
+    sweep,
+    proving,
+    rebuild,
+    export,
+    doctor,
+):
     module.add_to(app)
 
 

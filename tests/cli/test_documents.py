@@ -16,7 +16,7 @@ REFERENCE = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 COMMANDS = (
     *("migrate", "take", "release", "force-release", "extend", "holders", "history", "audit"),
-    *("holds", "at", "apply", "timeline", "doctor", "verify", "checkpoint", "rebuild"),
+    *("holds", "at", "apply", "timeline", "doctor", "verify", "checkpoint", "rebuild", "export"),
 )
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from sqlalchemy.orm import Session
 
-from lockledger import AuditEntry, Hold, LockLedger, exporting
+from lockledger import AuditEntry, AuditExport, Hold, LockLedger, exporting
 from lockledger.exporting import ENTRY, HOLD
 from lockledger.formats import Columns
 from support.colours import asynchronous, running_loop
@@ -174,6 +174,18 @@ def test_the_trail_ends_before_what_an_open_transaction_may_bring(ledgers: Ledge
 
 def exported_trail(ledger: LockLedger) -> bytes:
     return exported(ledger.export_audit_trail, "jsonl")[1]
+
+
+def test_an_exported_trail_is_imported_again(
+    ledgers: Ledgers, told: LockLedger, clock: SettableClock, tmp_path: Path
+) -> None:
+    named = ledgers.open(clock=clock, names=lambda _, ids: dict.fromkeys(ids, "a name"))
+    file = tmp_path / "trail.jsonl"
+    count = named.export_audit_trail(file, format="jsonl", extensions=True)
+    copy = ledgers.open(name="copy", clock=clock)
+    report = copy.import_locks(AuditExport(file, ledger="default"))
+    assert (report.ok, report.events) == (True, count)
+    assert everything(copy.holds) == everything(told.holds)
 
 
 def test_awaited(database: Database, told: LockLedger, tmp_path: Path) -> None:
