@@ -29,6 +29,7 @@ td { min-width: 8em; white-space: pre-line; }
 td.how { min-width: 12em; }
 td.at { min-width: 0; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.number { min-width: 0; text-align: right; }
+@media (min-width: 70rem) { .holds { overflow: visible; } }
 @media print {
   @page { size: A4 landscape; margin: 12mm; }
   body { margin: 0; font-size: 9pt; }

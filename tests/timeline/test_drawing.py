@@ -281,3 +281,14 @@ def test_what_cannot_be_drawn_is_refused(
 def test_only_holds_are_drawn() -> None:
     with pytest.raises(TypeError, match="from Hold models, not 'k'"):
         draw_timeline("k", now=NOW)  # type: ignore[arg-type]
+
+
+def test_ten_thousand_holds_are_all_there() -> None:
+    told = [
+        hold(place, place + 1, key=f"k:{lock}", token=place + 1, holder=f"h{place % 60}")
+        for lock in range(200)
+        for place in range(50)
+    ]
+    text = draw_timeline(told, now=NOW)
+    assert text.count('<path class="bar"') == len(told)
+    assert "10,000 holds of 200 locks" in text
