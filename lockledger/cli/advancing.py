@@ -14,8 +14,11 @@ _SECONDS_BETWEEN_DRAWINGS: Final = 0.2
 
 
 @contextmanager
-def drawn() -> Iterator[OnAdvance]:
-    """Something to call on every advance; `None` unless standard error is a terminal. The line is empty afterwards."""
+def drawn(what: str = "events") -> Iterator[OnAdvance]:
+    """Something to call on every advance, which counts `what`; `None` unless standard error is a terminal.
+
+    The line is empty afterwards.
+    """
     if not animates(sys.stderr):
         yield None
         return
@@ -25,7 +28,7 @@ def drawn() -> Iterator[OnAdvance]:
         nonlocal newest
         if time.monotonic() - newest >= _SECONDS_BETWEEN_DRAWINGS:
             newest = time.monotonic()
-            sys.stderr.write(f"\r{_line(advance)}\x1b[K")
+            sys.stderr.write(f"\r{_line(advance, what)}\x1b[K")
             sys.stderr.flush()
 
     try:
@@ -35,7 +38,7 @@ def drawn() -> Iterator[OnAdvance]:
         sys.stderr.flush()
 
 
-def _line(advance: Advance) -> str:
-    line = f"{advance.done:,} of {advance.total:,} events  {advance.rate:,.0f}/s"
+def _line(advance: Advance, what: str) -> str:
+    line = f"{advance.done:,} of {advance.total:,} {what}  {advance.rate:,.0f}/s"
     left = advance.seconds_left
     return line if left is None else f"{line}  {duration(left)} left"

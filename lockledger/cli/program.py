@@ -9,6 +9,7 @@ from lockledger.cli import (
     doctor,
     export,
     holding,
+    import_,
     migrate,
     output,
     past,
@@ -42,6 +43,7 @@ for module in (
     proving,
     rebuild,
     export,
+    import_,
     doctor,
 ):
     module.add_to(app)

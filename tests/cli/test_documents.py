@@ -17,6 +17,7 @@ INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 COMMANDS = (
     *("migrate", "take", "release", "force-release", "extend", "holders", "history", "audit"),
     *("holds", "at", "apply", "timeline", "doctor", "verify", "checkpoint", "rebuild", "export"),
+    *("import", "sweep"),
 )
 
 

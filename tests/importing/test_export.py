@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lockledger import AuditEntry, AuditExport, ImportReport, LockLedger
-from support.databases import Database, Servers
+from support.databases import Database, Kind, Servers
 from support.ledgers import Ledgers, SettableClock, proven, unchanged
 from support.turmoil import tell
 
@@ -42,7 +42,7 @@ def target(database: Database, servers: Servers, tmp_path: Path) -> Any:
     """Ledgers on a database of the other kind."""
     folder = tmp_path / "target"
     folder.mkdir()
-    kind = "postgres" if database.dialect == "sqlite" else "sqlite"
+    kind: Kind = "postgres" if database.dialect == "sqlite" else "sqlite"
     with servers.database(kind, folder) as other, proven(other) as opened:
         yield opened
 
@@ -55,7 +55,7 @@ def exported(ledger: LockLedger, **wanted: Any) -> Lines:
 
 def written(lines: Lines) -> io.BufferedReader:
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    return io.BufferedReader(io.BytesIO(text.encode()))  # type: ignore[arg-type]
+    return io.BufferedReader(io.BytesIO(text.encode()))
 
 
 def trail(ledger: LockLedger, *, hashes: bool = True) -> list[AuditEntry]:

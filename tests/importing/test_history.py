@@ -9,10 +9,11 @@ from sqlalchemy import text
 
 from lockledger import LockLedger, LocksWithHistory, Policy, Refusal
 from support.ledgers import Ledgers, SettableClock, unchanged
+from support.old_system import OldSystem
 from support.stories import at
 
 
-def tell(old: Any) -> None:
+def tell(old: OldSystem) -> None:
     """Version 7 was worked on by three, the second took it over; version 8 is in work since then."""
     old.hold(1, 7, 1, 0, 100)
     old.hold(2, 7, 2, 200, 300)
@@ -31,7 +32,7 @@ def summary(ledger: LockLedger, key: str) -> list[tuple[Any, ...]]:
 
 
 def test_holds_become_the_events_that_the_verbs_would_have_recorded(
-    ledger: LockLedger, old: Any
+    ledger: LockLedger, old: OldSystem
 ) -> None:
     tell(old)
     report = ledger.import_locks(old.history)
@@ -60,7 +61,7 @@ def test_holds_become_the_events_that_the_verbs_would_have_recorded(
     assert ledger.verify().ok
 
 
-def test_the_ledger_answers_about_the_past_and_goes_on(ledger: LockLedger, old: Any) -> None:
+def test_the_ledger_answers_about_the_past_and_goes_on(ledger: LockLedger, old: OldSystem) -> None:
     tell(old)
     ledger.import_locks(old.history)
     holders = [ledger.holder_at("version:7", at(when)) for when in (50, 150, 250, 350, 450, 550)]
@@ -75,7 +76,7 @@ def test_the_ledger_answers_about_the_past_and_goes_on(ledger: LockLedger, old: 
 
 
 def test_entries_of_all_locks_come_in_the_order_of_their_times(
-    ledger: LockLedger, old: Any
+    ledger: LockLedger, old: OldSystem
 ) -> None:
     tell(old)
     ledger.import_locks(old.history)
@@ -83,7 +84,9 @@ def test_entries_of_all_locks_come_in_the_order_of_their_times(
     assert times == sorted(times)
 
 
-def test_who_ended_a_hold_why_and_more_may_be_in_the_row(ledger: LockLedger, old: Any) -> None:
+def test_who_ended_a_hold_why_and_more_may_be_in_the_row(
+    ledger: LockLedger, old: OldSystem
+) -> None:
     old.hold(1, 7, 1, 0, 100, reason="the year is closed")
     mapping = LocksWithHistory(
         table=text("SELECT *, 'root' AS admin FROM version_lock")
@@ -105,7 +108,7 @@ def test_who_ended_a_hold_why_and_more_may_be_in_the_row(ledger: LockLedger, old
 
 
 def test_importing_again_changes_nothing(
-    ledgers: Ledgers, ledger: LockLedger, clock: SettableClock, old: Any
+    ledgers: Ledgers, ledger: LockLedger, clock: SettableClock, old: OldSystem
 ) -> None:
     tell(old)
     first = ledger.import_locks(old.history)
@@ -117,7 +120,7 @@ def test_importing_again_changes_nothing(
 
 
 def test_locks_that_live_on_in_the_ledger_are_left_alone(
-    ledgers: Ledgers, ledger: LockLedger, clock: SettableClock, old: Any
+    ledgers: Ledgers, ledger: LockLedger, clock: SettableClock, old: OldSystem
 ) -> None:
     tell(old)
     old.lock("round:5", "run:1", 10, 100_050)
@@ -133,7 +136,7 @@ def test_locks_that_live_on_in_the_ledger_are_left_alone(
 
 
 def test_what_was_added_to_a_lock_since_is_added(
-    ledger: LockLedger, clock: SettableClock, old: Any
+    ledger: LockLedger, clock: SettableClock, old: OldSystem
 ) -> None:
     tell(old)
     ledger.import_locks(old.history)
@@ -156,7 +159,7 @@ def test_what_was_added_to_a_lock_since_is_added(
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(
-    ledgers: Ledgers, ledger: LockLedger, old: Any
+    ledgers: Ledgers, ledger: LockLedger, old: OldSystem
 ) -> None:
     tell(old)
     old.hold(9, 9, 1, 10, 5)
@@ -177,13 +180,13 @@ class Deaf(Policy[Any]):
     check_take = recorded = lock_subject  # type: ignore[assignment]
 
 
-def test_the_policy_is_not_told(ledgers: Ledgers, clock: SettableClock, old: Any) -> None:
+def test_the_policy_is_not_told(ledgers: Ledgers, clock: SettableClock, old: OldSystem) -> None:
     tell(old)
     assert ledgers.open(clock=clock, policy=Deaf()).import_locks(old.history).ok
 
 
 def test_refusals_are_told_as_they_come_and_progress_after_each_batch(
-    ledger: LockLedger, old: Any
+    ledger: LockLedger, old: OldSystem
 ) -> None:
     tell(old)
     old.hold(9, 9, 1, 10, 5)
@@ -200,7 +203,7 @@ def test_refusals_are_told_as_they_come_and_progress_after_each_batch(
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_batches_make_no_difference(
-    monkeypatch: pytest.MonkeyPatch, ledger: LockLedger, old: Any, size: int
+    monkeypatch: pytest.MonkeyPatch, ledger: LockLedger, old: OldSystem, size: int
 ) -> None:
     monkeypatch.setattr("lockledger.importing.LOCKS_IN_A_BATCH", size)
     for version in range(5):

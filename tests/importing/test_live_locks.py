@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from lockledger import LockLedger
 from lockledger.domain.errors import LockedByOther
+from support.old_system import OldSystem
 from support.stories import at
 
 
-def test_each_row_is_a_hold_since_it_was_taken(ledger: LockLedger, old: Any) -> None:
+def test_each_row_is_a_hold_since_it_was_taken(ledger: LockLedger, old: OldSystem) -> None:
     old.lock("round:5", "run:42", 10)
     old.lock("round:6", "run:43", 20, 200_000)
     old.lock("round:7", "run:44", 30, 90_000)

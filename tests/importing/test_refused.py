@@ -9,6 +9,7 @@ import pytest
 
 from lockledger import LockLedger
 from support.ledgers import Ledgers, SettableClock, unchanged
+from support.old_system import OldSystem
 from support.stories import at
 
 OVER = {"taken_over_from": 1, "reason": "1 is ill"}
@@ -46,7 +47,7 @@ UNFIT: dict[str, tuple[list[tuple[Any, ...]], int, str]] = {
 
 
 def test_a_row_that_does_not_fit_is_refused_with_its_lock(
-    ledgers: Ledgers, ledger: LockLedger, old: Any
+    ledgers: Ledgers, ledger: LockLedger, old: OldSystem
 ) -> None:
     expected = {}
     for version, (holds, unfit, why) in enumerate(UNFIT.values(), 1):
@@ -74,7 +75,7 @@ def test_a_row_that_does_not_fit_is_refused_with_its_lock(
     assert ledger.import_locks(old.history).locks == 1
 
 
-def test_keys_and_holders_are_held_to_their_limits(ledger: LockLedger, old: Any) -> None:
+def test_keys_and_holders_are_held_to_their_limits(ledger: LockLedger, old: OldSystem) -> None:
     refused = {
         "": ("run:1", "the key '' is empty"),
         " k": ("run:1", "surrounded by white space"),
@@ -91,7 +92,7 @@ def test_keys_and_holders_are_held_to_their_limits(ledger: LockLedger, old: Any)
         assert any(why in refusal.reason for refusal in report.refused), why
 
 
-def test_every_row_that_cannot_be_read_is_named(ledger: LockLedger, old: Any) -> None:
+def test_every_row_that_cannot_be_read_is_named(ledger: LockLedger, old: OldSystem) -> None:
     for row, by in ((1, 5), (2, 6), (3, 7)):
         old.hold(row, 7, by, row * 10, row * 10 + 5)
     mapping = replace(old.history, holder=lambda row: f"user:{8 // (row['locked_by'] - 6)}")
@@ -103,7 +104,7 @@ def test_every_row_that_cannot_be_read_is_named(ledger: LockLedger, old: Any) ->
 
 
 def test_a_lock_that_has_other_events_is_refused(
-    ledgers: Ledgers, ledger: LockLedger, old: Any
+    ledgers: Ledgers, ledger: LockLedger, old: OldSystem
 ) -> None:
     ledger.take("version:7", "user:2")
     old.hold(1, 7, 1, 0)
@@ -122,14 +123,16 @@ def test_a_lock_that_has_other_events_is_refused(
     )
 
 
-def test_the_same_rows_under_another_name_are_other_events(ledger: LockLedger, old: Any) -> None:
+def test_the_same_rows_under_another_name_are_other_events(
+    ledger: LockLedger, old: OldSystem
+) -> None:
     old.hold(1, 7, 1, 0)
     ledger.import_locks(old.history)
     assert not ledger.import_locks(replace(old.history, source="another")).ok
 
 
 def test_naive_instants_are_refused_unless_their_zone_is_given(
-    ledger: LockLedger, old: Any
+    ledger: LockLedger, old: OldSystem
 ) -> None:
     old.run("CREATE TABLE naive (k TEXT, t TEXT)")
     old.run("INSERT INTO naive VALUES ('k', '2026-01-12 09:00:00'), ('l', 'yesterday')")
@@ -142,7 +145,7 @@ def test_naive_instants_are_refused_unless_their_zone_is_given(
     assert taken_at.isoformat() == "2026-01-12T08:00:00+00:00"
 
 
-def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: Any) -> None:
+def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: OldSystem) -> None:
     for row in range(5):
         old.hold(row, row, 1, 0)
     given = [
@@ -158,7 +161,7 @@ def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: Any) -> None:
     assert ledger.history("version:4")[0].metadata["b"] == 2
 
 
-def test_a_mapping_that_fits_no_table_is_an_error(ledger: LockLedger, old: Any) -> None:
+def test_a_mapping_that_fits_no_table_is_an_error(ledger: LockLedger, old: OldSystem) -> None:
     with pytest.raises(ValueError, match="there is no table 'run_locks'; there are .*run_lock"):
         ledger.import_locks(replace(old.live, table="run_locks"))
     with pytest.raises(
@@ -178,7 +181,7 @@ def test_a_mapping_that_fits_no_table_is_an_error(ledger: LockLedger, old: Any) 
 
 
 def test_the_report_keeps_the_first_thousand_and_counts_all(
-    monkeypatch: pytest.MonkeyPatch, ledger: LockLedger, old: Any
+    monkeypatch: pytest.MonkeyPatch, ledger: LockLedger, old: OldSystem
 ) -> None:
     monkeypatch.setattr("lockledger.importing.MAX_REFUSALS", 2)
     for row in range(3):
@@ -188,7 +191,7 @@ def test_the_report_keeps_the_first_thousand_and_counts_all(
 
 
 def test_under_scopes_a_live_hold_must_not_stand_in_anothers_way(
-    ledgers: Ledgers, clock: SettableClock, old: Any
+    ledgers: Ledgers, clock: SettableClock, old: OldSystem
 ) -> None:
     ledger = ledgers.open(clock=clock, scopes=True)
     ledger.take("round:5", "run:1")
