@@ -4,9 +4,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 
-from lockledger.domain.errors import ConcurrencyConflict, OutcomeUnknown
+from lockledger.domain.errors import (
+    ConcurrencyConflict,
+    LockLedgerError,
+    OutcomeUnknown,
+    TamperedLedger,
+)
 
 SERIALIZATION_FAILURE = "40001"
 LOCK_NOT_AVAILABLE = "55P03"
@@ -61,6 +66,25 @@ def translated(*, key: str | None = None, commits: bool = False) -> Iterator[Non
         if commits and (error.connection_invalidated or _torn_commit(code)):
             raise OutcomeUnknown(key=key) from error
         raise
+
+
+@contextmanager
+def readable(*, key: str | None = None) -> Iterator[None]:
+    """Turns a row that cannot be read, since the ledger never wrote it so, into `TamperedLedger`."""
+    try:
+        yield
+    except DataError as fault:
+        # Not the server but the driver, which cannot read a value: an `infinity`, say.
+        if sqlstate(fault) is not None:
+            raise
+        raise TamperedLedger(key, _UNREADABLE) from fault
+    except LockLedgerError:
+        raise
+    except (ValueError, TypeError, KeyError) as fault:
+        raise TamperedLedger(key, _UNREADABLE) from fault
+
+
+_UNREADABLE = "a row of its tables holds a value that cannot be read"
 
 
 def _busy(code: int | None, key: str | None) -> ConcurrencyConflict:

@@ -16,6 +16,7 @@ from sqlalchemy.dialects import registry
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
+from lockledger.adapters.failures import readable
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.statements import run
 from lockledger.adapters.store import HEAD_FACTS, Append, EventStore, Row, Tail
@@ -39,8 +40,9 @@ class PostgresBulk(EventStore):
             return {streams[0]: self._newest(connection, streams[0])}
         sql, tails = _statements(self.schema)["tails"], dict[UUID, Tail]()
         for some in _chunks(streams):
-            for row in run(connection, sql, {"streams": list(some)}):
-                tails[row[0]] = tail_of(row[1:])
+            with readable():
+                for row in run(connection, sql, {"streams": list(some)}):
+                    tails[row[0]] = tail_of(row[1:])
         return tails
 
     def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from lockledger.adapters.failures import readable
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.schema import CURRENT_HOLDERS
 from lockledger.adapters.statements import run
@@ -102,9 +103,10 @@ def around(
         "first": first,
         "beyond": beyond,
     }
-    clock, moving, *found = run(connection, _statements(schema)["around"], values).one()
-    facts = dict(zip(_HOLD, found, strict=True))
-    hold = None if facts["key"] is None else Hold(**facts)
+    with readable():
+        clock, moving, *found = run(connection, _statements(schema)["around"], values).one()
+        facts = dict(zip(_HOLD, found, strict=True))
+        hold = None if facts["key"] is None else Hold(**facts)
     return Around(clock.astimezone(UTC), hold, moving)
 
 

@@ -14,10 +14,10 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from lockledger.adapters.encoding import FIRST, StoredEvent, chain, decode
-from lockledger.adapters.failures import translated
+from lockledger.adapters.failures import readable, translated
 from lockledger.adapters.schema import Tables, declared
 from lockledger.adapters.statements import ask, run
 from lockledger.domain.errors import TamperedLedger
@@ -158,8 +158,7 @@ class EventStore(ABC):
     def ended_hold(self, connection: Connection, key: str, token: int) -> Hold | None:
         """The hold of this lock with that token, when it has ended."""
         query = holds.ended_hold(self.tables.holds, self.lock_id(key), token)
-        found = ask(connection, query).mappings().first()
-        return None if found is None else current_holders.hold_of(found)
+        return self._hold(connection, query, key)
 
     def settled_page(
         self, connection: Connection, after: int, limit: int
@@ -259,8 +258,12 @@ class EventStore(ABC):
         query = current_holders.live_around(
             self.tables.current_holders, self.ledger, key, holder, now
         )
-        found = ask(connection, query).mappings().first()
-        return None if found is None else current_holders.hold_of(found)
+        return self._hold(connection, query, None)
+
+    def _hold(self, connection: Connection, query: Select[Any], key: str | None) -> Hold | None:
+        with readable(key=key):
+            found = ask(connection, query).mappings().first()
+            return None if found is None else current_holders.hold_of(found)
 
     def around(self, connection: Connection, key: str, holder: str, now: datetime) -> Around:
         """What `in_the_way` gives, with all that could make it wrong."""

@@ -317,5 +317,6 @@ class TamperedLedger(LockLedgerError):
         self.key = key
         about = "the ledger" if key is None else shown(key)
         super().__init__(
-            f"{about}: {what}; nothing was changed: run `lockledger doctor` and look into the database's logs"
+            f"{about}: {what}; nothing was changed: run `lockledger doctor` and `lockledger verify`, and look into the"
+            " database's logs"
         )

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, RowMapping
 
 from lockledger.adapters.clock import checked_now
-from lockledger.adapters.failures import translated
+from lockledger.adapters.failures import readable, translated
 from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
@@ -18,7 +18,7 @@ from lockledger.domain.keys import check_holder, check_key
 from lockledger.domain.policy import Clock
 from lockledger.projections import past
 from lockledger.projections.past_statements import Sources
-from lockledger.queries import checked_instant, checked_limit, checked_text
+from lockledger.queries import checked_instant, checked_limit, checked_period, checked_text
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ class Past:
             self._sources, self._store.ledger, wanted, self._now(), after=after, limit=limit + 1
         )
         found = self._rows(connection, question, wanted.key)
-        page = [past.hold_of(row) for row in found[:limit]]
+        with readable(key=wanted.key):
+            page = [past.hold_of(row) for row in found[:limit]]
         return Page(page, place_after(page[-1]) if len(found) > limit else None)
 
     def holder_at(self, connection: Connection, key: str, when: datetime) -> Hold | None:
@@ -51,9 +52,11 @@ class Past:
         if when > clock:
             # A lock's now is never before its newest event.
             newest = past.changed_at(self._sources, self._store.lock_id(key))
-            with translated(key=key):
-                _refuse_what_is_to_come(when, max(clock, ask(connection, newest).scalar() or clock))
-        return past.hold_as_it_was(found[0])
+            with translated(key=key), readable(key=key):
+                changed_at = ask(connection, newest).scalar()
+            _refuse_what_is_to_come(when, max(clock, changed_at or clock))
+        with readable(key=key):
+            return past.hold_as_it_was(found[0])
 
     def holders_at(
         self,
@@ -68,7 +71,8 @@ class Past:
         limit = checked_limit(limit)
         found = self._live_at(connection, wanted, when, after=after, limit=limit + 1)
         _refuse_what_is_to_come(when, found[0]["clock"])
-        page = [hold for row in found[:limit] if (hold := past.hold_as_it_was(row)) is not None]
+        with readable():
+            page = [hold for row in found[:limit] if (hold := past.hold_as_it_was(row)) is not None]
         return Page(page, page[-1].key if len(found) > limit else None)
 
     def _live_at(
@@ -94,7 +98,7 @@ class Past:
     def _rows(
         self, connection: Connection, question: past.Question, key: str | None
     ) -> list[RowMapping]:
-        with translated(key=key):
+        with translated(key=key), readable(key=key):
             return list(ask(connection, question.statement, question.values).mappings())
 
     def _now(self) -> datetime | None:
@@ -187,11 +191,7 @@ def past_filter(
     until: datetime | None = None,
 ) -> past.Filter:
     """Which holds are asked for, checked. A naive instant, or `until` before `since`, is a `ValueError`."""
-    first, beyond = checked_instant(since, "since"), checked_instant(until, "until")
-    if first is not None and beyond is not None and beyond < first:
-        raise ValueError(
-            f"until={beyond.isoformat()} is before since={first.isoformat()}; give the earlier one as since"
-        )
+    first, beyond = checked_period(since, until)
     return past.Filter(
         key=None if key is None else check_key(key),
         key_prefix=checked_text(key_prefix, "key_prefix"),

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func
 from sqlalchemy.sql import ColumnElement
 
 from lockledger.adapters.clock import checked_now
-from lockledger.adapters.failures import translated
+from lockledger.adapters.failures import readable, translated
 from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
@@ -57,7 +57,7 @@ class Queries:
             after=checked_text(after, "after"),
             limit=checked_limit(limit) + 1,
         )
-        with translated():
+        with translated(), readable():
             found = [current_holders.hold_of(row) for row in ask(connection, query).mappings()]
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
@@ -89,7 +89,8 @@ class Queries:
                 upto=upto,
                 limit=limit + 1,
             )
-            found = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
+            with readable(key=wanted.key):
+                found = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:
@@ -111,7 +112,11 @@ def audit_filter(
     until: datetime | None = None,
     extensions: bool = False,
 ) -> audit_trail.Filter:
-    """What an audit is asked for, checked. An unknown action or a naive instant is a `ValueError`."""
+    """What an audit is asked for, checked.
+
+    An unknown action, a naive instant, or `until` before `since`, is a `ValueError`.
+    """
+    first, beyond = checked_period(since, until)
     if action is not None and action not in _ACTIONS:
         raise ValueError(f"action={shown(action)}: use one of {', '.join(_ACTIONS)}")
     return audit_trail.Filter(
@@ -121,8 +126,8 @@ def audit_filter(
         holder=None if holder is None else check_holder(holder),
         actor=None if actor is None else check_holder(actor, what="actor"),
         action=action,
-        since=checked_instant(since, "since"),
-        until=checked_instant(until, "until"),
+        since=first,
+        until=beyond,
         extensions=bool(extensions),
     )
 
@@ -163,6 +168,18 @@ def checked_instant(instant: datetime | None, name: str) -> datetime | None:
         raise ValueError(
             f"{name}={instant.isoformat()} is in no year from 1 to 9999 in UTC"
         ) from None
+
+
+def checked_period(
+    since: datetime | None, until: datetime | None
+) -> tuple[datetime | None, datetime | None]:
+    """The bounds of a period, in UTC. `until` before `since` is a `ValueError`."""
+    first, beyond = checked_instant(since, "since"), checked_instant(until, "until")
+    if first is not None and beyond is not None and beyond < first:
+        raise ValueError(
+            f"until={beyond.isoformat()} is before since={first.isoformat()}; give the earlier one as since"
+        )
+    return first, beyond
 
 
 def checked_text(text: Any, name: str) -> str | None:

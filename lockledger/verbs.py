@@ -335,7 +335,7 @@ class Verbs(PastVerbs):
     ) -> Page[AuditEntry, int]:
         """Who did what to which lock, in position order, at most `limit` (1 to 1,000) entries a page.
 
-        `since` and `until` (excluded) bound `occurred_at`; `holder` matches who gained or lost; `action` is an event's
+        `since` and `until` (excluded, and not before `since`) bound `occurred_at`; `holder` matches who gained or lost; `action` is an event's
         name. Extensions only when asked for. Without `key`, nothing beyond the settled position is shown, so that
         following `next_after` skips nothing; it may lag behind the oldest open transaction that changed a lock here.
         """

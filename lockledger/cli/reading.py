@@ -1,10 +1,11 @@
 """The commands that look: holders, history, audit."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockledger.cli import output
 from lockledger.cli.command import command
 from lockledger.cli.given import Given
 from lockledger.cli.options import (
@@ -18,6 +19,9 @@ from lockledger.cli.options import (
     Until,
     read_instant,
 )
+
+if TYPE_CHECKING:
+    from lockledger.domain.holds import AuditEntry, Page
 
 AfterPosition = Annotated[
     int | None,
@@ -64,7 +68,9 @@ def history(
     limit: AtMost = None,
 ) -> None:
     """Show what happened to one lock, oldest first; with --json one object a line."""
-    _print_entries(given, {"key": key, "extensions": extensions}, after, limit)
+    shown = _print_entries(given, {"key": key, "extensions": extensions}, after, limit)
+    if not shown and after is None:
+        output.message(f"there was never a lock with the key {key!r} in this ledger")
 
 
 def audit(
@@ -102,7 +108,8 @@ def audit(
 
 def _print_entries(
     given: Given, wanted: dict[str, Any], after: int | None, limit: int | None
-) -> None:
+) -> int:
+    """Prints the entries, and counts them."""
     from lockledger.cli.answers import entry_facts, moment_of, pages, print_all, text_of
 
     columns = [
@@ -118,13 +125,17 @@ def _print_entries(
         ("UNTIL", _until),
         ("REASON", text_of("reason")),
     ]
+    shown = 0
+
+    def read(after: int | None, limit: int) -> "Page[AuditEntry, int]":
+        nonlocal shown
+        page = ledger.audit_trail(**wanted, after=after, limit=limit)
+        shown += len(page)
+        return page
+
     with given.opened() as ledger:
-        found = pages(
-            lambda after, limit: ledger.audit_trail(**wanted, after=after, limit=limit),
-            after,
-            limit,
-        )
-        print_all(given, ledger, found, entry_facts, columns)
+        print_all(given, ledger, pages(read, after, limit), entry_facts, columns)
+    return shown
 
 
 def live_columns() -> list[tuple[str, Callable[[dict[str, Any]], str]]]:

@@ -61,19 +61,9 @@ class HoldersQuery(BaseModel):
     limit: _Limit = 100
 
 
-class HoldsQuery(BaseModel):
-    """Which holds, live at any instant of the period; all that is given must fit."""
-
-    key: _Exact = None
-    key_prefix: _Beginning = None
-    under: _Exact = Field(None, description="this key and all keys under it")
-    holder: _Exact = None
+class _Period(BaseModel):
     since: _Instant | None = None
     until: _Instant | None = Field(None, description="excluded")
-    after: Annotated[str | None, AfterValidator(_place)] = Field(
-        None, description="`next_after` of the page before"
-    )
-    limit: _Limit = 100
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -82,7 +72,20 @@ class HoldsQuery(BaseModel):
         return self
 
 
-class AuditQuery(BaseModel):
+class HoldsQuery(_Period):
+    """Which holds, live at any instant of the period; all that is given must fit."""
+
+    key: _Exact = None
+    key_prefix: _Beginning = None
+    under: _Exact = Field(None, description="this key and all keys under it")
+    holder: _Exact = None
+    after: Annotated[str | None, AfterValidator(_place)] = Field(
+        None, description="`next_after` of the page before"
+    )
+    limit: _Limit = 100
+
+
+class AuditQuery(_Period):
     """Which entries; all that is given must fit."""
 
     key: _Exact = None
@@ -93,8 +96,6 @@ class AuditQuery(BaseModel):
     action: (
         Literal["LockTaken", "LockTakenOver", "LockExtended", "LockReleased", "LockExpired"] | None
     ) = None
-    since: _Instant | None = None
-    until: _Instant | None = Field(None, description="excluded")
     extensions: bool = Field(False, description="show extensions too")
     after: int | None = Field(None, ge=0, lt=2**63, description="`next_after` of the page before")
     limit: _Limit = 100

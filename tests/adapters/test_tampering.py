@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
@@ -14,9 +16,10 @@ from lockledger import LockLedger, TamperedLedger
 from lockledger.domain.keys import lock_id
 from support.databases import Database
 from support.proof import TABLES
-from support.verbs import READING, WRITING, Verb
+from support.verbs import BOUND, READING, WRITING, Verb
 
 HEADS, EVENTS = "lockledger_current_holders", "lockledger_events"
+AUDIT, HOLDS = "lockledger_audit_trail", "lockledger_holds"
 OTHER_STATE = f"(SELECT state FROM {EVENTS} WHERE lock_id = :other)"
 
 HEAD_EDITS = {
@@ -61,6 +64,7 @@ VERBS: dict[str, Verb] = {
     "holder_of": READING["holder_of"],
     "is_locked": READING["is_locked"],
 }
+LISTS = ("current_holders", "holds", "history", "audit_trail", "take_all", "release_all")
 
 
 @pytest.fixture
@@ -89,10 +93,12 @@ def tamper(database: Database, *statements: str) -> None:
 
 def disarm(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"ALTER TABLE {EVENTS} DISABLE TRIGGER ALL")
+        for table in (EVENTS, AUDIT, HOLDS):
+            connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER ALL")
         return
     triggers = connection.exec_driver_sql(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (EVENTS,)
+        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (?, ?, ?)",
+        (EVENTS, AUDIT, HOLDS),
     ).scalars()
     for trigger in triggers.all():
         connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
@@ -136,6 +142,41 @@ def test_an_expiry_in_the_head_row_that_cannot_be_read(
     expiry = UNREADABLE_EXPIRIES[database.dialect][number]
     tamper(database, f"UPDATE {HEADS} SET expires_at = '{expiry}' WHERE lock_id = :k")
     every_verb_refuses(database, ledger)
+    _every_list_refuses_or_does_without(database, ledger)
+
+
+def _every_list_refuses_or_does_without(database: Database, ledger: LockLedger) -> None:
+    """Some of these values are long past in the order of their database, and so no hold's that is looked for."""
+    for name in LISTS:
+        with database.engine().connect() as connection, suppress(TamperedLedger):
+            BOUND[name](ledger.using(connection))
+        with suppress(TamperedLedger):
+            BOUND[name](ledger)
+    assert database.logged_errors() == []
+
+
+def test_a_row_of_any_table_that_cannot_be_read_is_no_raw_error(
+    database: Database, ledger: LockLedger
+) -> None:
+    ledger.release("sound", "run:1")
+    unreadable = UNREADABLE_EXPIRIES[database.dialect][0]
+    tamper(
+        database,
+        f"UPDATE {HEADS} SET expires_at = '{unreadable}'",
+        f"UPDATE {HOLDS} SET ended_at = '{unreadable}'",
+        f"UPDATE {AUDIT} SET recorded_at = '{unreadable}'",
+    )
+    before = rows(database)
+    for name in LISTS:
+        with database.engine().connect() as connection:
+            for where in (ledger, ledger.using(connection)):
+                with pytest.raises(TamperedLedger, match="a value that cannot be read|head row"):
+                    BOUND[name](where)
+    with pytest.raises(TamperedLedger):
+        ledger.holder_at("k", datetime.now(UTC))
+    with pytest.raises(TamperedLedger):
+        ledger.release("sound", "run:1", token=1)
+    assert rows(database) == before
 
 
 def test_a_removed_head_row(database: Database, ledger: LockLedger) -> None:
@@ -194,7 +235,7 @@ def test_the_message_says_what_was_found_and_what_to_do(
         ledger.take("k", "run:9")
     assert str(found.value) == (
         "'k': its head row differs in holder, token, its newest event is version 2; nothing was changed:"
-        " run `lockledger doctor` and look into the database's logs"
+        " run `lockledger doctor` and `lockledger verify`, and look into the database's logs"
     )
 
 

@@ -98,7 +98,7 @@ def test_holders_can_be_narrowed(told: Any, options: list[str], found: list[str]
 
 
 def test_nobody_holding_anything_is_an_empty_answer(cli: Any) -> None:
-    for command in (["holders"], ["audit"], ["history", "k"], ["timeline"]):
+    for command in (["holders"], ["audit"], ["timeline"]):
         for output in ([], ["--json"]):
             ran = cli(*command, *output)
             assert (ran.code, ran.out, ran.err) == (0, "", "")
@@ -107,6 +107,15 @@ def test_nobody_holding_anything_is_an_empty_answer(cli: Any) -> None:
 def test_a_hold_that_has_run_out_is_not_shown(cli: Any, ledgers: Ledgers) -> None:
     ledgers.open(clock=lambda: datetime.now(UTC) - timedelta(hours=1)).take("k", "h", ttl=60)
     assert cli("holders").out == ""
+
+
+def test_a_key_that_was_never_a_lock_is_said_to_be_none(told: Any) -> None:
+    ran = told("history", "round:5:ban", "--json")
+    assert (ran.code, ran.out) == (0, "")
+    assert (
+        ran.err == "lockledger: there was never a lock with the key 'round:5:ban' in this ledger\n"
+    )
+    assert told("history", "round:5", "--json", "--after", "99").err == ""
 
 
 def test_a_history_tells_what_happened_to_one_lock(told: Any) -> None:

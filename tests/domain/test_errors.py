@@ -261,7 +261,7 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
         TamperedLedger("round:5", "head and events disagree"),
         {"key": "round:5"},
         (
-            "'round:5': head and events disagree; nothing was changed: run `lockledger doctor` and look"
+            "'round:5': head and events disagree; nothing was changed: run `lockledger doctor` and `lockledger verify`, and look"
             " into the database's logs"
         ),
     ),
@@ -269,7 +269,7 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
         TamperedLedger(None, "an event is missing"),
         {"key": None},
         (
-            "the ledger: an event is missing; nothing was changed: run `lockledger doctor` and look"
+            "the ledger: an event is missing; nothing was changed: run `lockledger doctor` and `lockledger verify`, and look"
             " into the database's logs"
         ),
     ),

@@ -244,6 +244,10 @@ BAD_QUERIES = {
         "/locks/holds?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z",
         None,
     ),
+    "audit until before since": (
+        "/locks/audit?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z",
+        None,
+    ),
     "naive until": ("/locks/holds?until=2026-01-01T00:00:00", None),
     "bad audit key": ("/locks/audit?key=%20a", "INVALID_KEY"),
     "bad audit under": ("/locks/audit?under=%20a", "INVALID_KEY"),
