@@ -8,7 +8,7 @@ FOLDERS := adapters domain migrations projections
 PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .DEFAULT_GOAL := ready
-.PHONY: ready view demo test lint check benchmark lock clean
+.PHONY: ready view demo test lint check benchmark benchmark-company histories lock clean
 
 ready: $(READY) view
 
@@ -53,11 +53,18 @@ lint: ready
 
 check: lint test
 
-# Keeps the versions that still fit; ARGS=--upgrade takes the newest.
-# By hand: a few minutes on a quiet machine.
+# By hand: a few minutes each on a quiet machine.
 benchmark: ready
 	$(BIN)/python tests/benchmarks/throughput.py $(ARGS)
 
+benchmark-company: ready
+	$(BIN)/python tests/benchmarks/company.py $(ARGS)
+
+# By hand: a quarter of an hour. ARGS="--faults 200 --seed 7 --on sqlite"
+histories: ready
+	$(BIN)/python tests/histories/run.py $(ARGS)
+
+# Keeps the versions that still fit; ARGS=--upgrade takes the newest.
 lock:
 	@rm -rf .venv-lock
 	python3 -m venv .venv-lock

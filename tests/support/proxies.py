@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -27,15 +28,27 @@ class Proxy(Thread):
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / f".s.PGSQL.{PORT}"))
         self._listening.listen()
-        self._wanted = b""
+        self._wanted: bytes | None = None
+        self._clients: list[socket.socket] = []
         self.lost = Event()
         parameters = {**self._server, "host": str(folder), "port": str(PORT), "sslmode": "disable"}
         self.url: URL = make_url(database.url).set(query=parameters)
 
     def lose_answer_to(self, text: str) -> None:
-        """The next request that holds this text reaches the server, and its answer nobody; the connection ends."""
+        """The next request that holds this text reaches the server, and its answer nobody; the connection ends.
+
+        Every request holds the empty text.
+        """
         self.lost.clear()
         self._wanted = text.encode()
+
+    def cut(self, rng: random.Random) -> bool:
+        """Ends one of the connections, whatever is just said on it; `False` when there is none."""
+        clients = list(self._clients)
+        if clients:
+            with suppress(OSError):
+                rng.choice(clients).shutdown(socket.SHUT_RDWR)
+        return bool(clients)
 
     def run(self) -> None:
         with suppress(OSError):  # closed
@@ -48,20 +61,27 @@ class Proxy(Thread):
         self._listening.close()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, self._connected() as server, suppress(OSError):
-            while True:
-                readable, _, _ = select([client, server], [], [])
-                for one in readable:
-                    data = one.recv(1 << 16)
-                    if not data:
-                        return
-                    if one is client and self._wanted and self._wanted in data:
-                        self._wanted = b""
-                        server.sendall(data)
-                        server.recv(1 << 16)  # done, and nobody will know
-                        self.lost.set()
-                        return
-                    (server if one is client else client).sendall(data)
+        with client, suppress(OSError), self._connected() as server:
+            self._clients.append(client)
+            try:
+                self._pass_on(client, server)
+            finally:
+                self._clients.remove(client)
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        while True:
+            readable, _, _ = select([client, server], [], [])
+            for one in readable:
+                data = one.recv(1 << 16)
+                if not data:
+                    return
+                if one is client and self._wanted is not None and self._wanted in data:
+                    self._wanted = None
+                    server.sendall(data)
+                    server.recv(1 << 16)  # done, and nobody will know
+                    self.lost.set()
+                    return
+                (server if one is client else client).sendall(data)
 
     def _connected(self) -> socket.socket:
         host, port = self._server.get("host", "localhost"), int(self._server.get("port", PORT))
