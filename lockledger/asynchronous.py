@@ -206,12 +206,20 @@ class AsyncLockLedger(_EveryVerb):
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
         busy_timeout: float | timedelta = 30,
+        listen: bool = False,
     ) -> None:
         source = Source(
             url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout), asynchronous=True
         )
         self._ledger = LockLedger.over(
-            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
+            source,
+            name=name,
+            schema=schema,
+            scopes=scopes,
+            clock=clock,
+            policy=policy,
+            names=names,
+            listen=listen,
         )
 
     @property

@@ -3,43 +3,25 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
-from time import monotonic
-from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
-from lockledger.adapters.failures import is_lost_connection
+from lockledger.blocks import HoldingVerbs
 from lockledger.bound import BoundLedger
 from lockledger.commands import Clearance, Command, Performed
-from lockledger.domain.errors import OutcomeUnknown
 from lockledger.domain.holds import Grant, RecordedEvent
-from lockledger.domain.keys import new_holder
-from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
-from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
 from lockledger.exporting import ExportingVerbs
-from lockledger.holding import (
-    Held,
-    after_body,
-    beating,
-    checked_heartbeat,
-    holding,
-    margin,
-    may_remain,
-)
 from lockledger.importing import ImportingVerbs
 from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
-from lockledger.verbs import Verbs
-from lockledger.waiting import Patience, Wish, checked_wait, wait_for
+from lockledger.waiting import Rest
 from lockledger.workings import Workings
 
 T = TypeVar("T")
@@ -48,7 +30,7 @@ BATCH = 100
 """Keys in one transaction of a verb for many locks."""
 
 
-class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
+class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     """A ledger of business locks on PostgreSQL or SQLite; threads may share it.
 
     `url_or_engine`: a database URL (`postgresql+psycopg://…`, `sqlite:///file.db`), for which the ledger opens and
@@ -56,7 +38,8 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     share the tables; each sees only its own locks. `schema`: PostgreSQL only, `public` by default. `scopes`: a hold
     covers every key under its own, for all ledgers that share this name. `clock` replaces the database's clock: a
     callable that returns an aware datetime, asked at each decision. `policy` and `names`: the host's say (see `Policy`)
-    and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock.
+    and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock. `listen`: PostgreSQL only; one
+    connection and thread more, by which who waits is woken when another that listens releases (see `how-to/waiting`).
 
     Every verb is one transaction. On PostgreSQL a take makes two round trips, locks no row but its own lock's, and
     never an entire table. Call `migrate()` once before the first use; until then verbs raise `SchemaMismatch`.
@@ -73,10 +56,18 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
         busy_timeout: float | timedelta = 30,
+        listen: bool = False,
     ) -> None:
         source = Source(url_or_engine, busy_timeout=checked_busy_timeout(busy_timeout))
         self._set_up(
-            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
+            source,
+            name=name,
+            schema=schema,
+            scopes=scopes,
+            clock=clock,
+            policy=policy,
+            names=names,
+            listen=listen,
         )
 
     @classmethod
@@ -90,11 +81,19 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         clock: Clock | None = None,
         policy: Policy[Connection] | None = None,
         names: Names[Connection] | None = None,
+        listen: bool = False,
     ) -> Self:
         """A ledger over a source of connections that has been made already."""
         ledger = cls.__new__(cls)
         ledger._set_up(
-            source, name=name, schema=schema, scopes=scopes, clock=clock, policy=policy, names=names
+            source,
+            name=name,
+            schema=schema,
+            scopes=scopes,
+            clock=clock,
+            policy=policy,
+            names=names,
+            listen=listen,
         )
         return ledger
 
@@ -108,6 +107,7 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         clock: Clock | None,
         policy: Policy[Connection] | None,
         names: Names[Connection] | None,
+        listen: bool,
     ) -> None:
         self._source = source
         self._workings = Workings(
@@ -122,6 +122,7 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         self._queries = self._workings.queries
         self._past = self._workings.past
         self._door = self._workings.door()
+        self._rest = Rest(source, self._workings.store, listen=listen)
         self._closed = False
 
     @property
@@ -154,6 +155,7 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     def close(self) -> None:
         """Gives back what the ledger itself opened. A closed ledger raises `RuntimeError`."""
         self._closed = True
+        self._rest.close()
         self._source.close()
 
     def migrate(self) -> None:
@@ -171,35 +173,9 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command in a transaction of its own, and tells what was recorded for it."""
         with self._connection() as connection:
-            return self._workings.perform_alone(connection, command)
-
-    def _wait(self, command: Command[Grant], seconds: float) -> Performed[Grant]:
-        wish = Wish(command)
-        try:
-            return self._wait_for(wish.command, Patience(seconds))
-        except BaseException as failure:
-            if not isinstance(failure, Exception):
-                self._take_back(wish, failure)
-            raise
-
-    def _take_back(self, wish: Wish, failure: BaseException) -> None:
-        """Ends the hold that a call may have begun which was broken off by this failure."""
-        command = wish.taken_back(self._door)
-        if command is None or wish.proposed is None:
-            return
-        clear_frames(failure.__traceback__)  # a cursor left in one would keep SQLite's write lock
-        try:
-            self.perform(command)
-        except Exception as another:  # noqa: BLE001 - what broke the call off is the news
-            failure.add_note(f"{may_remain(wish.proposed)}: {another}")
-
-    def _wait_for(self, command: Command[T], patience: Patience) -> Performed[T]:
-        return wait_for(command, self._attempt, patience, self._source.sleep, self._workings.now)
-
-    def _attempt(self, command: Command[T], patience: Patience) -> Performed[T] | None:
-        patience.asked_at = monotonic()
-        with self._connection(busy_timeout=patience.left.total_seconds()) as connection:
-            return self._workings.commands.attempt(connection, command, lambda: patience.left)
+            performed = self._workings.perform_alone(connection, command)
+        self._rest.ended(performed.events)
+        return performed
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._connection() as connection:
@@ -211,6 +187,7 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
             if keys:
                 with self._transaction() as connection:
                     ended += self._workings.groups.clear(connection, clearance, keys)
+                self._rest.cleared(keys)
         return ended
 
     def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
@@ -246,106 +223,6 @@ class LockLedger(Verbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         return BoundLedger(
             workings, session_or_connection, workings.door(actor=actor, metadata=metadata)
         )
-
-    @holding
-    @contextmanager
-    def hold(
-        self,
-        key: str,
-        holder: str | None = None,
-        *,
-        ttl: Ttl = None,
-        heartbeat: float | timedelta | None = None,
-        if_mine: IfMine = "refuse",
-        takeover_reason: str | None = None,
-        expected_token: int | None = None,
-        wait: float | timedelta | None = None,
-        actor: str | None = None,
-        metadata: Metadata = None,
-    ) -> Iterator[Held]:
-        """Holds the lock for the length of a `with` block, and releases what it began on every way out.
-
-        `holder`: a new unique one by default. `heartbeat`: seconds between extensions by the ttl, in a thread of its
-        own; at most a third of the ttl (`ValueError`). They stop on release, on error and when the interpreter ends,
-        never take a lost hold back, and outlive short outages. `Held.check()` tells at once when the hold is lost.
-        The other arguments are those of `take`. A hold that was the holder's already (`if_mine="return"` or
-        `"extend"`) is used and left in place.
-
-        A hold lost meanwhile is a `HoldLost` at the end when the body succeeded, else a note on the body's exception.
-        """
-        beats = checked_heartbeat(heartbeat, ttl)
-        holder = new_holder() if holder is None else holder
-        hold = self.begin_hold(
-            key,
-            holder,
-            wait=wait,
-            ttl=ttl,
-            takeover_reason=takeover_reason,
-            if_mine=if_mine,
-            expected_token=expected_token,
-            actor=actor,
-            metadata=metadata,
-        )
-        again = partial(self.extend, key, holder, ttl, actor=actor, metadata=metadata)
-        end = partial(self.end_hold, hold.grant, actor=actor, metadata=metadata)
-        try:
-            with beating(hold, partial(again, token=hold.grant.token), beats):
-                yield hold
-        except BaseException as body:
-            after_body(hold, end, body)
-            raise
-        after_body(hold, end, None)
-
-    def begin_hold(
-        self, key: str, holder: str, *, wait: float | timedelta | None, **wish: Any
-    ) -> Held:
-        """Takes for a `with` block, and measures from before the question that was granted.
-
-        When it is broken off, or nobody knows whether the lock was granted, what it may have begun is ended.
-        """
-        wished = Wish(self._door.take(key, holder, **wish, verb="hold"))
-        patience = Patience(0.0 if wait is None else checked_wait(wait))
-        granted = False
-        try:
-            performed = (
-                self.perform(wished.command)
-                if wait is None
-                else self._wait_for(wished.command, patience)
-            )
-            granted = True
-            return self._held(performed.outcome, patience.asked_at)
-        except BaseException as failure:
-            if granted or isinstance(failure, OutcomeUnknown) or not isinstance(failure, Exception):
-                self._take_back(wished, failure)
-            raise
-
-    def _held(self, grant: Grant, asked_at: float) -> Held:
-        if grant.expires_at is None:
-            return Held(grant, asked_at, None)
-        lasts = (grant.expires_at - grant.taken_at).total_seconds()
-        if not grant.created or monotonic() - asked_at > margin(lasts):
-            # Found in place, or long in coming: what is left of it, the ledger's clock tells.
-            asked_at = monotonic()
-            lasts = (grant.expires_at - self._ask(self._workings.clock)).total_seconds()
-        return Held(grant, asked_at, lasts)
-
-    def end_hold(self, grant: Grant, *, actor: str | None, metadata: Metadata) -> None:
-        """Releases the hold that a grant began, or looks whether the one it found is still there: `HoldLost` if not.
-
-        Asks once more, on another connection, when the connection is lost: with a token, repeating is safe.
-        """
-        key, holder, token = grant.key, grant.holder, grant.token
-        end: Command[Any] = (
-            self._door.release(key, holder, token=token, actor=actor, metadata=metadata)
-            if grant.created
-            else self._door.guard(key, holder, token=token)
-        )
-        try:
-            self.perform(end)
-        except (DBAPIError, OutcomeUnknown) as failure:
-            if not is_lost_connection(failure):
-                raise
-            self.perform(end)
 
     def events(self, after: int = 0) -> Iterator[RecordedEvent]:
         """The events after a position, in position order, up to what is settled; none is skipped.

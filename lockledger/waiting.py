@@ -3,7 +3,7 @@
 No connection is held between two tries, and a try does not block behind another transaction. Pauses grow and are drawn
 at random, so that many waiters neither ask in step nor without bound: one waiter asks at most seven times in its first
 second, later twice a second at most and four times in three seconds on average. A try that starts in time but would be
-recorded late records nothing: the deadline goes into the append itself.
+recorded late records nothing: the deadline goes into the append itself. A ledger that listens may end a pause early.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +11,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from random import uniform
 from time import monotonic
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from lockledger.adapters.engines import Source
+from lockledger.adapters.identifiers import POSTGRESQL
+from lockledger.adapters.store import EventStore
 from lockledger.commands import Command, Look, Performed
 from lockledger.domain.errors import InvalidTtl, LockedByOther, WaitTimeout, shown
-from lockledger.domain.holds import Grant, Hold
+from lockledger.domain.events import LockReleased
+from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import Decision, Lock
 from lockledger.door import Door
+
+if TYPE_CHECKING:
+    from lockledger.adapters.listener import Listener
 
 T = TypeVar("T")
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
@@ -92,6 +99,47 @@ class Wish:
         return replace(release, decide=decide)
 
 
+class Rest:
+    """How who waits sleeps between two tries; with `listen` it is woken when the hold in its way is released."""
+
+    def __init__(self, source: Source, store: EventStore, *, listen: bool) -> None:
+        self._source = source
+        self._store = store
+        self.listener = _listener(source, store) if listen else None
+
+    def sleep(self, seconds: float, current: Hold | None) -> None:
+        """Sleeps so long at most; `current` is the hold in the way, where it is known."""
+        if self.listener is None or current is None:
+            self._source.sleep(seconds)
+        else:
+            self.listener.sleep(self._store.lock_id(current.key), seconds)
+
+    def ended(self, events: Iterable[RecordedEvent]) -> None:
+        """These have been committed: whoever waits for a hold that they ended may ask now."""
+        if self.listener is not None:
+            released = [each.event for each in events if isinstance(each.event, LockReleased)]
+            if released:
+                self.listener.tell(event.originator_id for event in released)
+
+    def cleared(self, keys: Iterable[str]) -> None:
+        """Holds of these keys have been ended."""
+        if self.listener is not None:
+            self.listener.tell(map(self._store.lock_id, keys))
+
+    def close(self) -> None:
+        """Ends what listens."""
+        if self.listener is not None:
+            self.listener.close()
+
+
+def _listener(source: Source, store: EventStore) -> "Listener":
+    if source.dialect != POSTGRESQL:
+        raise ValueError(f"listen=True needs PostgreSQL, not {source.dialect}; leave it out")
+    from lockledger.adapters.listener import Listener
+
+    return Listener(source, f"lockledger_{store.lock_id('').hex[:16]}")  # a name for this ledger
+
+
 def pauses() -> Iterator[float]:
     """Seconds between tries: half to all of a length that doubles up to a second."""
     longest = SHORTEST_PAUSE
@@ -123,7 +171,7 @@ def wait_for(
     command: Command[T],
     attempt: Callable[[Command[T], Patience], Performed[T] | None],
     patience: Patience,
-    sleep: Callable[[float], None],
+    sleep: Callable[[float, Hold | None], None],
     clock: Callable[[], datetime],
 ) -> Performed[T]:
     """Tries until it succeeds. `attempt` gives `None` when another transaction has the lock in hand.
@@ -148,7 +196,7 @@ def wait_for(
                 command.key, current, waited=patience.seconds, same_holder=same_holder
             )
         ends = None if current is None else current.expires_at
-        sleep(min(next(spacing), left, *_until((command.until, ends), clock())))
+        sleep(min(next(spacing), left, *_until((command.until, ends), clock())), current)
 
 
 def _until(instants: Iterable[datetime | None], now: datetime) -> Iterator[float]:

@@ -188,7 +188,10 @@ def test_two_processes_at_once_record_each_expiry_once(cli: Any, ledgers: Ledger
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    ends = lambda: ledger.audit_trail(action="LockExpired", limit=1000)  # noqa: E731
+
+    def ends() -> list[str]:
+        return [each.key for each in ledger.audit_trail(action="LockExpired", limit=1000)]
+
     until(lambda: len(ends()) == 600, "all are recorded")
     for each in running:
         each.terminate()
@@ -196,6 +199,6 @@ def test_two_processes_at_once_record_each_expiry_once(cli: Any, ledgers: Ledger
     assert [each.returncode for each in running] == [0, 0], said
     turns = [json.loads(line) for out, _ in said for line in out.splitlines()]
     assert sum(turn["recorded"] for turn in turns) == 600
-    assert sorted(entry.key for entry in ends()) == keys
+    assert sorted(ends()) == keys
     last = [each.event for each in ledger.events()][-1]
     assert getattr(last, "recorded_during", None) == "sweep"

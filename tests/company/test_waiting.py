@@ -687,7 +687,7 @@ class Imagined:
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, current: object = None) -> None:
         self.slept.append(seconds)
         self.now += seconds
 
