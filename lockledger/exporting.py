@@ -13,10 +13,11 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from lockledger.adapters.failures import translated
+from lockledger.adapters.failures import readable, translated
 from lockledger.adapters.snapshots import snapshot
 from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
+from lockledger.domain.errors import TamperedLedger
 from lockledger.domain.holds import AuditEntry, Hold
 from lockledger.formats import Columns, Format, Kind, Row, Stream, checked_format, writing
 from lockledger.past import Past, past_filter, place_of
@@ -177,7 +178,7 @@ class Target:
         """Writes the pages, with the names that the host gives now, and counts the rows."""
         columns = dict(_with_names(facts)) if workings.has_names else facts
         count = 0
-        with self._destination as stream, writing(self._form, stream, columns) as add:
+        with self._destination as stream, _encodable(), writing(self._form, stream, columns) as add:
             for page in pages:
                 add(list(_rows(connection, workings, page)))
                 count += len(page)
@@ -194,7 +195,8 @@ def _entries(
         query = audit_trail.entries(
             table, store.ledger, wanted, after=after, upto=upto, limit=ROWS_IN_A_PAGE
         )
-        page = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
+        with readable(key=wanted.key):
+            page = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
         yield page
         if len(page) < ROWS_IN_A_PAGE:
             return
@@ -240,6 +242,15 @@ def _rows(
 def _name(name: object) -> str | None:
     """A name as every format can keep it: a half of a character, which is in no encoding, becomes a question mark."""
     return None if name is None else str(name).encode("utf-8", "replace").decode()
+
+
+@contextmanager
+def _encodable() -> Iterator[None]:
+    """SQLite keeps text that is none, and the snapshot lets it through."""
+    try:
+        yield
+    except UnicodeEncodeError as fault:
+        raise TamperedLedger(None, f"a text in its tables is no UTF-8 ({fault})") from fault
 
 
 def _destination(file: Any, overwrite: bool) -> AbstractContextManager[Stream]:

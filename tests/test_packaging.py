@@ -122,7 +122,7 @@ for path in sorted(root.glob("lockledger/**/*.py")):
 def test_the_library_imports_without_its_extras(installed: Path) -> None:
     code = """
 import sys
-sys.modules.update(typer=None, rich=None)
+sys.modules.update(typer=None, rich=None, pyarrow=None)
 import lockledger
 """
     run(code, installed, "-W", "error")

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from sqlalchemy.orm import Session
 
-from lockledger import AuditEntry, AuditExport, Hold, LockLedger, exporting
+from lockledger import AuditEntry, AuditExport, Hold, LockLedger, TamperedLedger, exporting
 from lockledger.exporting import ENTRY, HOLD
 from lockledger.formats import Columns
 from support.colours import asynchronous, running_loop
@@ -22,6 +22,7 @@ from support.documents import DOCS, run
 from support.exports import FORMATS, FORMULA, Rows, exported, read
 from support.ledgers import Ledgers, SettableClock
 from support.stories import T0
+from support.tampering import tamper
 from support.turmoil import tell
 
 PAGE = 7
@@ -267,6 +268,24 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match="is before since="):
         told.export_holds(path, since=T0, until=T0 - timedelta(1))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_nobody_can_read_is_an_altered_ledger(
+    database: Database, tmp_path: Path, form: Any
+) -> None:
+    with LockLedger(database.url) as ledger:
+        ledger.take("k", "run:1")
+        ledger.release("k", "run:1")
+        bad = "holder = CAST(x'ff' AS TEXT)", "holder = CAST(x'ff' AS TEXT)"
+        if database.dialect == "postgresql":
+            bad = "occurred_at = 'infinity'", "ended_at = 'infinity'"
+        for table, change in zip(("audit_trail", "holds"), bad, strict=True):
+            tamper(database, f"UPDATE lockledger_{table} SET {change}")
+        for write in (ledger.export_audit_trail, ledger.export_holds):
+            with pytest.raises(TamperedLedger):
+                write(tmp_path / "file", format=form)
+            assert list(tmp_path.glob("*file*")) == []
 
 
 def test_the_reference_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
