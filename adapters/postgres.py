@@ -22,6 +22,7 @@ from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
 from lockledger.adapters.postgres_confirmation import Confirmed, confirm, looks_at_a_snapshot
 from lockledger.adapters.postgres_scopes import around, lock_moving, lock_scopes
+from lockledger.adapters.sessions import driver_of
 from lockledger.adapters.statements import run
 from lockledger.adapters.store import Append, Appended, Around, Newest, Row, Tail
 from lockledger.domain.errors import TamperedLedger
@@ -62,6 +63,16 @@ class PostgresEventStore(PostgresBulk):
             connection.begin()  # so that its commit() and rollback() reach the driver
         # READ COMMITTED whatever the server's default: a loser must see what it lost to.
         run(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def _commit(self, connection: Connection) -> None:
+        # Who caught an error of the database, a policy say, has lost the transaction: the server answers COMMIT with a
+        # ROLLBACK, and no error.
+        if driver_of(connection).info.transaction_status.name == "INERROR":
+            try:
+                run(connection, "SELECT 1")
+            finally:
+                self._roll_back(connection)
+        super()._commit(connection)
 
     def newest(self, connection: Connection, key: str) -> Newest:
         try:

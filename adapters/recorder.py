@@ -16,6 +16,7 @@ from eventsourcing.persistence import (
     ApplicationRecorder,
     IntegrityError,
     Notification,
+    PersistenceError,
     ProcessRecorder,
     ProgrammingError,
     Recorder,
@@ -229,11 +230,26 @@ class SQLAlchemyTrackingRecorder(SQLAlchemyRecorder, TrackingRecorder):
     def processing(self, tracking: Tracking) -> Iterator[Connection]:
         """A transaction for what an event means to a view: the tracking is recorded first, and commits with the rest.
 
-        Raises `IntegrityError` when this position, or a later one, has been recorded already.
+        Raises `IntegrityError` when this position, or a later one, has been recorded already. An error of the view's
+        passes as itself. One that the view catches itself loses PostgreSQL's transaction: `InternalError`.
         """
-        with self.connection() as connection, self._transactions.change(connection, alone=False):
-            self._track(connection, tracking)
-            yield connection
+        own: BaseException | None = None
+        try:
+            with (
+                self.connection() as connection,
+                self._transactions.change(connection, alone=False),
+            ):
+                self._track(connection, tracking)
+                try:
+                    yield connection
+                except BaseException as error:
+                    own = error
+                    raise
+        except PersistenceError as told:
+            # In the words of `eventsourcing` it could pass for a position that has been recorded already.
+            if own is None or told.__cause__ is not own:
+                raise
+            raise own from own.__cause__
 
     def insert_tracking(self, tracking: Tracking) -> None:
         """Records how far the consumer has come; `IntegrityError` when it has come as far or farther already."""

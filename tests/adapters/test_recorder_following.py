@@ -10,10 +10,12 @@ from threading import Event, Thread
 from uuid import UUID, uuid5
 
 import pytest
+import sqlalchemy.exc
 from eventsourcing.application import AggregateNotFoundError, Application, ProcessingEvent
 from eventsourcing.domain import Aggregate, event
 from eventsourcing.persistence import (
     IntegrityError,
+    InternalError,
     Notification,
     Tracking,
     WaitInterruptedError,
@@ -256,6 +258,38 @@ def test_a_view_and_its_tracking_commit_together(
 
     assert view.counts() == {"run:1": 1}
     assert view.max_tracking_id("Locks") == 3
+
+
+class Careless(SQLAlchemyTrackingRecorder):
+    """A view whose table refuses a count of nothing."""
+
+    def fill(self, tracking: Tracking, *, catches: bool) -> None:
+        with self.processing(tracking) as connection:
+            try:
+                connection.execute(text("INSERT INTO strict VALUES (NULL)"))
+            except sqlalchemy.exc.IntegrityError:
+                if not catches:
+                    raise
+
+
+def test_an_error_of_the_views_is_no_position_that_has_been_recorded(database: Database) -> None:
+    with database.engine().begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE strict (n INTEGER NOT NULL)")
+    transactions = OwnTransactions(database.url)
+    view = Careless(transactions)
+
+    with pytest.raises(sqlalchemy.exc.IntegrityError):
+        view.fill(Tracking("Locks", 3), catches=False)
+    assert view.max_tracking_id("Locks") is None
+    if database.dialect == "postgresql":
+        with pytest.raises(InternalError, match="current transaction is aborted"):
+            view.fill(Tracking("Locks", 3), catches=True)
+        assert view.max_tracking_id("Locks") is None
+    else:
+        view.fill(Tracking("Locks", 3), catches=True)
+        assert view.max_tracking_id("Locks") == 3
+    view.insert_tracking(Tracking("Locks", 4))
+    transactions.close()
 
 
 # Projections.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from lockledger import (
     BoundLedger,
@@ -315,3 +317,28 @@ def test_a_hook_that_writes_on_a_connection_of_its_own_waits_for_itself_on_sqlit
     with unchanged(sqlite_host.ledgers), pytest.raises(ConcurrencyConflict, match="busy timeout"):
         ledger.take("k", "run:1")
     assert sqlite_host.documents() == {}
+
+
+def test_a_hook_that_catches_an_error_of_the_database_makes_no_grant_that_is_not_there(
+    host: Host, way: Way
+) -> None:
+    """PostgreSQL answers COMMIT with a ROLLBACK then, and no error; SQLite goes on without the statement."""
+
+    class Careless(Policy[Connection]):
+        def recorded(self, connection: Connection, events: Sequence[RecordedEvent]) -> None:
+            with suppress(DBAPIError):
+                connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
+
+    host.ledgers.may_log_errors = True
+    lost = pytest.raises(DBAPIError, match="current transaction is aborted")
+    calls: list[Callable[[Any], Any]] = [
+        lambda verbs: verbs.take("k", "run:1"),
+        lambda verbs: verbs.take_all(["l", "m"], "run:1"),
+    ]
+    with way.ledger(policy=Careless()) as opened:
+        for call in calls:
+            with lost if host.postgres else nullcontext(), opened.transaction() as verbs:
+                call(verbs)
+
+    assert len(host.ledger.current_holders()) == (0 if host.postgres else 3)
+    assert len(host.ledger.audit_trail()) == (0 if host.postgres else 3)
