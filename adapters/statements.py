@@ -18,6 +18,7 @@ from sqlalchemy.util import immutabledict
 OWN: Final = "lockledger_own_engine"
 """The execution option that marks an engine of ours; it tells whether a connection may be thrown away."""
 
+_KEPT: Final = "lockledger_cursor"
 _OURS: Final = immutabledict[str, Any](
     {"stream_results": False, "yield_per": None, "schema_translate_map": None}
 )
@@ -114,6 +115,26 @@ class _Fetched:
         return iter(self.all())
 
 
+class _Loaded(_Fetched):
+    """An answer that is read at once, so that its cursor is free."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, connection: Connection, cursor: Any, sql: str, parameters: Any) -> None:
+        self._connection, self._cursor, self._sql = connection, cursor, sql
+        self._parameters = parameters
+        self.rowcount = cursor.rowcount
+        self.lastrowid = None
+        # Not `description`, which psycopg makes anew each time.
+        self._rows: Sequence[Row] = cursor.fetchall() if cursor.pgresult.nfields else ()
+
+    def all(self) -> Sequence[Row]:
+        return self._rows
+
+    def first(self) -> Row | None:
+        return self._rows[0] if self._rows else None
+
+
 def _close(cursor: Any) -> None:
     """Closes the cursor of a statement that failed, which is the news; the connection may be gone altogether."""
     with suppress(Exception):
@@ -129,11 +150,10 @@ def run(connection: Connection, sql: str, parameters: Any = None) -> Answer:
 
 
 def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceable: bool) -> Answer:
-    driver = connection.connection
-    cursor = driver.cursor()
+    cursor, lasts = _cursor(connection)
     try:
         cursor.execute(sql, parameters if parameters is not None else ())
-        return _Fetched(connection, cursor, sql, parameters)
+        return (_Loaded if lasts else _Fetched)(connection, cursor, sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
         _close(cursor)
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error
@@ -142,6 +162,20 @@ def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceabl
         if replaceable:
             connection.invalidate(cancellation)
         raise
+
+
+def _cursor(connection: Connection) -> tuple[Any, bool]:
+    """A cursor of the driver's, and whether it is kept with the driver's connection for the next statement too.
+
+    psycopg takes as long to make a cursor as to send a statement. One is enough where each answer is read at once.
+    """
+    dialect = connection.dialect
+    if dialect.is_async or dialect.name != "postgresql":
+        return connection.connection.cursor(), False
+    kept = connection.info.get(_KEPT)
+    if kept is None or kept.closed:
+        kept = connection.info[_KEPT] = connection.connection.cursor()
+    return kept, True
 
 
 def _as_sqlalchemy_tells_it(
