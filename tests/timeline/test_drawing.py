@@ -215,6 +215,13 @@ def test_holders_who_follow_one_another_differ_and_each_keeps_its_fill() -> None
             assert bar_of[one.key, one.token].fill != bar_of[other.key, other.token].fill
 
 
+def test_a_ninth_holder_does_not_get_the_fill_of_its_neighbours() -> None:
+    told = [hold(each, each + 1, token=each + 1, holder=f"h{each % 9}") for each in range(10)]
+    fills = [bar.fill for bar in bars(drawn(*told)).values()]
+    assert len(set(fills)) == 8
+    assert fills[0] == fills[9] != fills[8]
+
+
 @pytest.mark.parametrize(
     ("length", "labels"),
     [

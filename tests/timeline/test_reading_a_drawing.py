@@ -155,6 +155,9 @@ def test_a_label_stands_in_its_bar_or_beside_it_or_is_cut() -> None:
     assert label(hold(20, 28, holder=long), hold(28, 99, token=2)) == long  # to its left
     assert label(hold(0, 8, holder=long), hold(8, 99, token=2)) == "somebody…"
     assert label(hold(0, 2, holder=long), hold(2, 99, token=2)) is None
+    # The left of the first has room for a label, but not beside that of the one before it.
+    before = hold(10, 11, token=0, holder=long)
+    assert label(before, hold(30, 31, holder=long), hold(31, 99, token=2)) is None
 
 
 def test_text_is_cut_to_the_room_it_has() -> None:
