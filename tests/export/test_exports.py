@@ -43,7 +43,7 @@ def told(ledger: LockLedger, clock: SettableClock) -> LockLedger:
     clock.forward(3600)
     ledger.take(FORMULA, "@holder", ttl=0.25, metadata={"-": ["=1;=2", None, 1.5]})
     ledger.take(FORMULA, "-1", takeover_reason='+1\n=2\t\'3;"=4"', actor="user:9")
-    ledger.take("last", "run:1", ttl=60)
+    ledger.take("~last", "run:1", ttl=60)
     return ledger
 
 
@@ -152,7 +152,7 @@ def test_all_rows_are_of_one_moment_and_nobody_waits(
         count, data = exported(write, "jsonl", progress=meanwhile)
         assert read("jsonl", data, columns) == expected
         assert told_of == [*range(PAGE, count, PAGE), count]
-    assert told.holder_of("last") is None
+    assert told.holder_of("~last") is None
 
 
 def test_the_trail_ends_before_what_an_open_transaction_may_bring(ledgers: Ledgers) -> None:
