@@ -4,6 +4,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from lockledger.adapters.statements import run
+
 SYNCHRONOUS: Final = "NORMAL"
 """For `Source`: a crash of the machine may take back the newest commits, and never leaves half of one."""
 
@@ -13,8 +15,8 @@ _CACHE_KIBIBYTES = 16_384
 
 def prepare(connection: Connection) -> None:
     """Lets the write-ahead log of this connection grow to 64 MiB before it is checkpointed, with a larger cache."""
-    connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint = {_PAGES_BETWEEN_CHECKPOINTS}")
-    connection.exec_driver_sql(f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}")
+    run(connection, f"PRAGMA wal_autocheckpoint = {_PAGES_BETWEEN_CHECKPOINTS}").all()
+    run(connection, f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}")
 
 
 def checkpoint(connection: Connection) -> bool:
@@ -22,5 +24,5 @@ def checkpoint(connection: Connection) -> bool:
 
     Waits for readers and writers up to the busy timeout.
     """
-    busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
+    busy = run(connection, "PRAGMA wal_checkpoint(TRUNCATE)").scalar()
     return not busy

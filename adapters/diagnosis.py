@@ -9,6 +9,7 @@ from lockledger.adapters import postgres_diagnosis, sqlite_diagnosis
 from lockledger.adapters import schema as names
 from lockledger.adapters.findings import Finding, value
 from lockledger.adapters.identifiers import SQLITE, qualified
+from lockledger.adapters.statements import run
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import TamperedLedger, shown
 
@@ -50,7 +51,8 @@ def _contents(connection: Connection, store: EventStore) -> Iterator[Finding]:
     yield Finding(
         "contents", "ok", f"{locks} locks and {recorded} events in the ledger {shown(store.ledger)}"
     )
-    newest = connection.exec_driver_sql(
+    newest = run(
+        connection,
         f"SELECT key FROM {trail} WHERE ledger = {mark} ORDER BY position DESC LIMIT {_SAMPLE}",
         ledger,
     ).scalars()

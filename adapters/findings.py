@@ -6,6 +6,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection
 
 from lockledger.adapters import schema as names
+from lockledger.adapters.statements import run
 
 Verdict = Literal["ok", "warning", "fault"]
 
@@ -35,4 +36,4 @@ def history_is_protected(wanted: set[str], found: set[str]) -> Finding:
 
 def value(connection: Connection, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
     """The first value of the first row."""
-    return connection.exec_driver_sql(sql, parameters).scalar()
+    return run(connection, sql, parameters).scalar()

@@ -9,6 +9,7 @@ from lockledger.adapters import schema as names
 from lockledger.adapters.findings import APPEND_ONLY, Finding, history_is_protected, value
 from lockledger.adapters.identifiers import POSTGRESQL, qualified
 from lockledger.adapters.postgres_bulk import IN_UTC
+from lockledger.adapters.statements import run
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
 
@@ -18,36 +19,39 @@ _LONG = timedelta(minutes=1)
 
 def of_server(connection: Connection) -> Iterator[Finding]:
     """The server, its clock, and what its settings mean for transactions."""
-    row = connection.exec_driver_sql(_SERVER).mappings().one()
-    version = Finding("database", "ok", f"PostgreSQL {row['server_version']}")
-    if row["number"] < 140_000:
+    server_version, number, in_recovery, isolation, statement, lock, idle, *durable = run(
+        connection, _SERVER
+    ).one()
+    version = Finding("database", "ok", f"PostgreSQL {server_version}")
+    if number < 140_000:
         version = Finding(
             "database",
             "warning",
-            f"PostgreSQL {row['server_version']} is older than 14, with which lockledger is not tested",
+            f"PostgreSQL {server_version} is older than 14, with which lockledger is not tested",
         )
     yield version
-    if row["in_recovery"]:
+    if in_recovery:
         yield Finding(
             "server",
             "warning",
             "a replica: its answers may be old, and nothing can be taken or released; connect to the primary",
         )
     yield _clocks(connection)
-    if row["isolation"] == "read committed":
+    if isolation == "read committed":
         yield Finding("isolation", "ok", "read committed by default")
     else:
         yield Finding(
             "isolation",
             "warning",
-            f"{row['isolation']} by default: a caller's transaction may end with ConcurrencyConflict and has to be run again",
+            f"{isolation} by default: a caller's transaction may end with ConcurrencyConflict and has to be run again",
         )
     yield Finding(
         "timeouts",
         "ok",
-        f"statement_timeout {row['statement']}, lock_timeout {row['lock']}, idle in transaction {row['idle']}",
+        f"statement_timeout {statement}, lock_timeout {lock}, idle in transaction {idle}",
     )
-    unsafe = [f"{name} is off" for name in ("fsync", "synchronous_commit") if row[name] == "off"]
+    settings = zip(("fsync", "synchronous_commit"), durable, strict=True)
+    unsafe = [f"{name} is off" for name, set_to in settings if set_to == "off"]
     if unsafe:
         yield Finding(
             "durability",
@@ -61,7 +65,7 @@ def of_server(connection: Connection) -> Iterator[Finding]:
 def _clocks(connection: Connection) -> Finding:
     before = datetime.now(UTC)
     query = f"SELECT clock_timestamp() {IN_UTC}"
-    there = connection.exec_driver_sql(query).scalar_one().replace(tzinfo=UTC)
+    there = run(connection, query).scalar_one().replace(tzinfo=UTC)
     after = datetime.now(UTC)
     difference = there - (before + (after - before) / 2)
     text = (
@@ -81,20 +85,20 @@ def of_schema(connection: Connection, store: EventStore) -> Iterator[Finding]:
     schema = store.tables.events.schema or ""
     yield _role(connection, schema)
     yield _grants(connection, schema)
-    enabled = connection.exec_driver_sql(_ALWAYS_TRIGGERS, (schema,)).scalars()
+    enabled = run(connection, _ALWAYS_TRIGGERS, (schema,)).scalars()
     wanted = {f"{table}_append_only{of}" for table in APPEND_ONLY for of in ("", "_truncate")}
     yield history_is_protected(wanted, set(enabled))
     yield _sequence(connection, schema, store.ledger)
 
 
 def _role(connection: Connection, schema: str) -> Finding:
-    row = connection.exec_driver_sql(_ROLE, (list(APPEND_ONLY), schema)).mappings().one()
+    name, is_superuser, is_owner = run(connection, _ROLE, (list(APPEND_ONLY), schema)).one()
     powers = [
         what
-        for what, has in (("superuser", row["super"]), ("owner of the tables", row["owner"]))
+        for what, has in (("superuser", is_superuser), ("owner of the tables", is_owner))
         if has
     ]
-    role = shown(row["role"])
+    role = shown(name)
     if powers:
         return Finding(
             "role",
@@ -126,18 +130,17 @@ def _grants(connection: Connection, schema: str) -> Finding:
 
 
 def _sequence(connection: Connection, schema: str, ledger: str) -> Finding:
-    row = (
-        connection.exec_driver_sql(_SEQUENCE, (schema, names.POSITION_SEQUENCE)).mappings().first()
-    )
+    row = run(connection, _SEQUENCE, (schema, names.POSITION_SEQUENCE)).first()
     if row is None:
         return Finding("positions", "fault", f"the sequence {names.POSITION_SEQUENCE} is missing")
-    if row["cache_size"] != 1:
+    cache_size, last_value = row
+    if cache_size != 1:
         return Finding(
             "positions",
             "fault",
-            f"the sequence has CACHE {row['cache_size']}, so readers may skip events: ALTER SEQUENCE … CACHE 1",
+            f"the sequence has CACHE {cache_size}, so readers may skip events: ALTER SEQUENCE … CACHE 1",
         )
-    if row["last_value"] is None:
+    if last_value is None:
         return Finding(
             "positions", "warning", "the sequence's last value is not to be seen: grant USAGE on it"
         )
@@ -145,31 +148,29 @@ def _sequence(connection: Connection, schema: str, ledger: str) -> Finding:
     highest = (
         value(connection, f"SELECT max(position) FROM {events} WHERE ledger = %s", (ledger,)) or 0
     )
-    if highest > row["last_value"]:
+    if highest > last_value:
         return Finding(
             "positions",
             "fault",
-            f"the sequence stands at {row['last_value']} before the newest position {highest}: set it with setval, as after a restore",
+            f"the sequence stands at {last_value} before the newest position {highest}: set it with setval, as after a restore",
         )
-    return Finding("positions", "ok", f"the sequence stands at {row['last_value']}, one by one")
+    return Finding("positions", "ok", f"the sequence stands at {last_value}, one by one")
 
 
 def of_open_transactions(connection: Connection, store: EventStore) -> Iterator[Finding]:
     """Whose open transaction holds subscribers and pages back, the oldest first."""
-    rows = connection.exec_driver_sql(_FENCES, {"namespace": store.namespace}).mappings().all()
+    rows = run(connection, _FENCES, {"namespace": store.namespace}).all()
     if not rows:
         yield Finding("subscribers", "ok", "no open transaction holds them back")
-    for row in rows[:3]:
+    for pid, position, prepared, seconds in rows[:3]:
         # Null where this role may not see another's transaction.
-        age = timedelta(seconds=row["age"] or 0)
-        who = (
-            f"the prepared transaction {shown(row['gid'])}"
-            if row["pid"] is None
-            else f"process {row['pid']}"
+        age = timedelta(seconds=seconds or 0)
+        who = f"the prepared transaction {shown(prepared)}" if pid is None else f"process {pid}"
+        text = (
+            f"{who} holds them back at position {position}, for {age.total_seconds():.0f} s so far"
         )
-        text = f"{who} holds them back at position {row['position']}, for {age.total_seconds():.0f} s so far"
-        remedy = "commit or roll it back" if row["pid"] is None else "end its transaction"
-        long = row["pid"] is None or age > _LONG
+        remedy = "commit or roll it back" if pid is None else "end its transaction"
+        long = pid is None or age > _LONG
         yield Finding(
             "subscribers", "warning" if long else "ok", f"{text}: {remedy}" if long else text
         )

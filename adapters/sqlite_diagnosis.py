@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from lockledger.adapters.findings import APPEND_ONLY, Finding, history_is_protected, value
+from lockledger.adapters.statements import run
 
 
 def of_database(connection: Connection) -> Iterator[Finding]:
@@ -60,9 +61,7 @@ def _writable(path: Path) -> Finding:
 
 def of_triggers(connection: Connection) -> Finding:
     """What protects history."""
-    found = connection.exec_driver_sql(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    ).scalars()
+    found = run(connection, "SELECT name FROM sqlite_master WHERE type = 'trigger'").scalars()
     wanted = {
         f"{table}_refuse_{what}"
         for table in APPEND_ONLY
