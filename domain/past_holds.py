@@ -21,8 +21,8 @@ RowId = int | str
 class PastHold:
     """One hold as another system kept it. Texts and metadata are within the limits, instants in UTC.
 
-    `ended_by` is who ended it, the holder unless given. `reason` is why it was taken over from `taken_over_from`; it
-    counts only there.
+    `ended_by` is who ended it: the holder unless given, in a takeover the new one. `reason` is why it was taken over
+    from `taken_over_from`; it counts only there.
     """
 
     row: RowId
@@ -101,14 +101,20 @@ def events_of(
             _expect_takeover(before, hold)
         elif before is not None:
             _expect_free(before, hold)
-        for step in (_begun, _over):
-            if step is _over and following is not None and following.taken_over_from is not None:
-                continue  # the takeover ends it
-            mark = {"source": source, "row": hold.row, "when": imported_at(lock.version + 1)}
-            for event in step(lock, hold, {**hold.metadata, IMPORT: mark}, now):
-                events.append(event)
-                lock = evolve(event)
+        taken_by = before.ended_by if before and hold.taken_over_from else None
+        mark = {"source": source, "row": hold.row}
+        when = {"when": imported_at(lock.version + 1)}
+        events += _begun(lock, hold, _call(hold, taken_by, mark | when))
+        lock = evolve(events[-1])
+        if following is None or following.taken_over_from is None:  # else the takeover ends it
+            when = {"when": imported_at(lock.version + 1)}
+            events += _over(lock, hold, _call(hold, hold.ended_by, mark | when), now)
+            lock = evolve(events[-1])
     return events
+
+
+def _call(hold: PastHold, actor: str | None, mark: Metadata) -> Call:
+    return Call(actor or hold.holder, {**hold.metadata, IMPORT: mark})
 
 
 def _expect_takeover(before: PastHold | None, hold: PastHold) -> None:
@@ -153,10 +159,10 @@ def _expect_free(before: PastHold, hold: PastHold) -> None:
         )
 
 
-def _begun(lock: Lock, hold: PastHold, metadata: Metadata, _now: datetime) -> Sequence[LockEvent]:
+def _begun(lock: Lock, hold: PastHold, call: Call) -> Sequence[LockEvent]:
     wish = Take(
         hold.holder,
-        Call(hold.holder, metadata),
+        call,
         ttl=hold.expires_at,
         takeover_reason=hold.reason,
         if_mine="replace",
@@ -167,13 +173,12 @@ def _begun(lock: Lock, hold: PastHold, metadata: Metadata, _now: datetime) -> Se
         raise Unfit(hold.row, str(refusal)) from refusal
 
 
-def _over(lock: Lock, hold: PastHold, metadata: Metadata, now: datetime) -> Sequence[LockEvent]:
+def _over(lock: Lock, hold: PastHold, call: Call, now: datetime) -> Sequence[LockEvent]:
     end = hold.over_at
     if end is None or end > now:
         return ()
     if hold.runs_out:
-        return lock.expire(metadata, end).events
-    call = Call(hold.ended_by or hold.holder, metadata)
+        return lock.expire(call.metadata, end).events
     return lock.release(hold.holder, None, hold.end_reason, call, end, _none_ended).events
 
 

@@ -31,7 +31,7 @@ from lockledger.verification import Course, OnAdvance
 from lockledger.workings import Workings
 
 LOCKS_IN_A_BATCH: Final = 500
-ROWS_IN_A_BATCH: Final = 2500
+EVENTS_IN_A_BATCH: Final = 5000
 MAX_REFUSALS: Final = 1000
 
 
@@ -101,9 +101,11 @@ class ImportingVerbs(ABC):
         with spool() as rows:
             rows.fill(origin.rows(), tally.refuse)
             course = Course(progress, rows.count)
+            most_locks = 1 if self._workings.scopes else LOCKS_IN_A_BATCH
+            most_rows = EVENTS_IN_A_BATCH // origin.events_of_a_row
             with self._connection() as connection, translated():
                 run = _Import(connection, self._workings, origin, tally, dry_run=dry_run)
-                for batch in _batches(rows, most=1 if self._workings.scopes else LOCKS_IN_A_BATCH):
+                for batch in _batches(rows, locks=most_locks, rows=most_rows):
                     run.take_in(batch)
                     course.before += sum(len(life.rows) for life in batch)
                     course.tick(0)
@@ -136,11 +138,12 @@ def _origin(
     )
 
 
-def _batches(rows: Spool, *, most: int) -> Iterator[list[Life]]:
+def _batches(spooled: Spool, *, locks: int, rows: int) -> Iterator[list[Life]]:
+    """Whole locks, so many at most, with so many rows at most unless it is a single one."""
     batch: list[Life] = []
     size = 0
-    for life in rows.lives():
-        if batch and (len(batch) == most or size + len(life.rows) > ROWS_IN_A_BATCH):
+    for life in spooled.lives():
+        if batch and (len(batch) == locks or size + len(life.rows) > rows):
             yield batch
             batch, size = [], 0
         batch.append(life)
@@ -359,5 +362,12 @@ def _other(told: Told, there: Sequence[LockEvent], same: int) -> str:
     return (
         f"the lock has other events already: its version {same + 1} is a {found.action} by"
         f" {shown(found.holder)} at {found.timestamp.isoformat()}, and not the {expected.action} by"
-        f" {shown(expected.holder)} at {expected.timestamp.isoformat()} that the source tells of"
+        f" {shown(expected.holder)} at {expected.timestamp.isoformat()} that the source tells of;"
+        f" they differ in {', '.join(_differing(found, expected))}"
     )
+
+
+def _differing(one: LockEvent, other: LockEvent) -> list[str]:
+    ours, theirs = one.model_dump(), other.model_dump()
+    names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    return names if type(one) is type(other) else ["action", *names]

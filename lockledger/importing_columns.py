@@ -21,6 +21,8 @@ Value = str | Callable[[Values], Any]
 """A column's name; a text with columns in braces, `"version:{version_id}"`; or a callable that is given the row."""
 
 _FORMAT: Final = Formatter()
+_NEVER: Final = "infinity"
+"""As PostgreSQL has it."""
 _LONGEST_INSTANT: Final = instant_to_text(datetime.max.replace(tzinfo=UTC))
 
 
@@ -90,7 +92,7 @@ def row_id(found: Any, number: int) -> RowId:
 def instant_of(wanted: Value | None, field: str, values: Values, zone: tzinfo | None) -> str | None:
     """An instant as fixed-width text in UTC. Raises `ValueError` or `TypeError` for what is none, or has no zone."""
     value = value_of(wanted, field, values)
-    if value is None:
+    if value is None or (field == "expires_at" and value == _NEVER):
         return None
     if isinstance(value, str):
         try:

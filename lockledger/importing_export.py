@@ -1,16 +1,18 @@
 """An audit trail that another ledger exported: the very same events again, each held against its hash."""
 
 import gzip
+import io
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Annotated, Any, BinaryIO, Final, cast
 from uuid import UUID
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from lockledger.adapters.encoding import FIRST, encode, event_hash
 from lockledger.adapters.store import EventStore
@@ -43,6 +45,9 @@ class _Line(AuditEntry):
 
     model_config = ConfigDict(extra="ignore")
 
+    position: Annotated[int, Field(ge=1, lt=2**63)]
+    version: Annotated[int, Field(ge=1, lt=2**63)]
+
 
 @dataclass(frozen=True, slots=True)
 class AuditExport:
@@ -52,10 +57,14 @@ class AuditExport:
     event is made anew and held against the exported one, and covers the name.
     """
 
-    file: str | Path | BinaryIO
+    file: str | os.PathLike[str] | BinaryIO
     ledger: str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.file, io.TextIOBase) or not (
+            isinstance(self.file, str | os.PathLike) or hasattr(self.file, "readline")
+        ):
+            raise TypeError(f"file={self.file!r}: give a path, or a file open for bytes, 'rb'")
         if self.ledger is not None:
             check_ledger_name(self.ledger)
 
@@ -211,19 +220,23 @@ def _entry(number: int, line: bytes) -> _Line:
 
 
 def _name(file: object) -> str:
-    if isinstance(file, str | Path):
-        return Path(file).name
-    name = getattr(file, "name", None)
-    return Path(name).name if isinstance(name, str) else "export"
+    named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    return Path(named).name if isinstance(named, str | os.PathLike) else "export"
 
 
 @contextmanager
-def _opened(file: str | Path | BinaryIO) -> Iterator[Iterator[tuple[int, bytes]]]:
-    if isinstance(file, str | Path):
+def _opened(file: str | os.PathLike[str] | BinaryIO) -> Iterator[Iterator[tuple[int, bytes]]]:
+    if isinstance(file, str | os.PathLike):
         with Path(file).open("rb") as raw:
             yield _lines(raw)
-    else:
+    elif hasattr(file, "peek"):
         yield _lines(file)
+    else:
+        buffered = io.BufferedReader(cast(Any, file))
+        try:
+            yield _lines(cast(BinaryIO, buffered))
+        finally:
+            buffered.detach()  # or it would close what is the caller's
 
 
 def _lines(raw: BinaryIO) -> Iterator[tuple[int, bytes]]:

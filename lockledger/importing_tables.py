@@ -12,19 +12,23 @@ from sqlalchemy import (
     URL,
     Connection,
     DateTime,
+    Dialect,
     Engine,
     MetaData,
     Table,
+    Text,
+    TypeDecorator,
     create_engine,
+    func,
     inspect,
     make_url,
     select,
+    text,
     type_coerce,
 )
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql import FromClause
-from sqlalchemy.types import NullType
 
 from lockledger.adapters.engines import checked_url
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
@@ -154,7 +158,7 @@ class TableOrigin(Origin):
         with _opened(self._database, self._own) as (connection, streams):
             table = self._table(connection)
             query = select(
-                *(_raw(each, connection).label(each.key) for each in self._wanted(table))
+                *(_readable(each, connection).label(each.key) for each in self._wanted(table))
             )
             options = {"stream_results": True, "yield_per": _PAGE} if streams else {}
             found = connection.execute(query, execution_options=options)
@@ -275,10 +279,27 @@ def _checked_source(name: str) -> str:
         raise ValueError(f"source={shown(name)}: {fault}") from None
 
 
-def _raw(column: Any, connection: Connection) -> Any:
-    """The column as it is selected: SQLite's instants as the text that they are, since one may be none."""
-    if connection.dialect.name == SQLITE and isinstance(column.type, DateTime):
-        column = type_coerce(column, NullType())
+class _ReadableInstant(TypeDecorator[Any]):
+    """An instant as text, or whatever else stands in its column: then that is the fault of its row only."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        try:
+            return datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            return value
+
+
+def _readable(column: Any, connection: Connection) -> Any:
+    """The column as it is selected; SQLite keeps anything in any column, and PostgreSQL instants of no calendar of ours."""
+    if not isinstance(column.type, DateTime):
+        return column
+    if connection.dialect.name == SQLITE:
+        return type_coerce(column, _ReadableInstant())
+    if connection.dialect.name == POSTGRESQL:  # in ISO 8601 whatever the session's date style
+        return type_coerce(func.to_json(column).op("#>>")(text("'{}'")), _ReadableInstant())
     return column
 
 

@@ -119,7 +119,8 @@ def test_a_lock_that_has_other_events_is_refused(
     ]
     assert report.refused[1].reason == (
         f"the lock has other events already: its version 1 is a LockTaken by 'user:1' at {at(0).isoformat()}, and"
-        f" not the LockTaken by 'user:5' at {at(0).isoformat()} that the source tells of"
+        f" not the LockTaken by 'user:5' at {at(0).isoformat()} that the source tells of; they"
+        " differ in holder, actor"
     )
 
 
