@@ -213,14 +213,24 @@ def test_a_file_is_read_plain_or_packed_and_to_its_end_before_anything_is_import
             ),
             (gzip.compress(whole)[:-20], "cannot be unpacked"),
             (whole + b"x" * (1 << 20) + b"x", "line 51 has more than 1048576 bytes"),
+            (whole.replace(b'"k:7"', b'"\xff"'), "line 8 is no entry of an audit trail"),
+            (
+                whole.replace(b'"position": ', b'"position": 9999999999999999999'),
+                "line 1 is no entry",
+            ),
         ):
             with pytest.raises(ValueError, match=why):
                 imported(there, content, tmp_path)
         with pytest.raises(TypeError, match="database= is for tables"):
             there.import_locks(AuditExport("x"), database="sqlite:///x")
+        with pytest.raises(TypeError, match="a file open for bytes"):
+            AuditExport(io.StringIO(whole.decode()))  # type: ignore[arg-type]
     names = b"".join(
         b"\n" + line[:1] + b'"holder_name":"A",' + line[1:] for line in whole.splitlines()
     )
     report = imported(there, b"\xef\xbb\xbf" + names, tmp_path)
     assert (report.source, report.locks) == ("audit.jsonl", 50)
     assert imported(there, gzip.compress(whole), tmp_path).unchanged == 50
+    stream = io.BytesIO(whole)
+    assert there.import_locks(AuditExport(stream, ledger="from")).unchanged == 50
+    assert not stream.closed
