@@ -15,7 +15,6 @@ from sqlalchemy import (
     cast,
     type_coerce,
 )
-from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
@@ -61,6 +60,9 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
+            # Not above: on SQLite nothing else loads what takes as long as a query.
+            from sqlalchemy.dialects.postgresql import TIMESTAMP
+
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
         return dialect.type_descriptor(Text())
 

@@ -123,14 +123,14 @@ def test_the_library_imports_without_its_extras(installed: Path) -> None:
     code = """
 import sys
 sys.modules.update(typer=None, rich=None, pyarrow=None)
-import lockledger
+from lockledger import *
 """
     run(code, installed, "-W", "error")
 
 
 def test_plain_dataclasses_still_behave_after_the_import(installed: Path) -> None:
     code = """
-import lockledger
+from lockledger import *
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -170,7 +170,7 @@ names = ["psycopg", "psycopg.pool", "sqlalchemy", "sqlalchemy.engine", "alembic"
 for name in names[:-1]:
     logging.getLogger(name).setLevel(logging.{level})
 before = [(logging.getLogger(n).level, list(logging.getLogger(n).handlers)) for n in names]
-import lockledger
+from lockledger import *
 after = [(logging.getLogger(n).level, list(logging.getLogger(n).handlers)) for n in names]
 assert "eventsourcing.postgres" not in sys.modules
 print(before == after)
