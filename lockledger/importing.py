@@ -6,7 +6,7 @@ same time waits, and finds the lock imported or not at all.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,6 @@ from lockledger.adapters.statements import ask
 from lockledger.adapters.store import Newest
 from lockledger.domain.errors import TamperedLedger, shown
 from lockledger.domain.events import LockEvent
-from lockledger.domain.keys import lock_id
 from lockledger.domain.lock import evolve
 from lockledger.domain.past_holds import Unfit
 from lockledger.importing_export import AuditExport
@@ -30,8 +29,9 @@ from lockledger.scopes import InMotion, Scopes
 from lockledger.verification import Course, OnAdvance
 from lockledger.workings import Workings
 
-LOCKS_IN_A_BATCH: Final = 500
-EVENTS_IN_A_BATCH: Final = 5000
+LOCKS_IN_A_BATCH: Final = 5000
+EVENTS_IN_A_BATCH: Final = 20_000
+LOCKS_IN_A_QUESTION: Final = 500
 MAX_REFUSALS: Final = 1000
 
 
@@ -89,9 +89,9 @@ class ImportingVerbs(ABC):
 
         Run it again as often as you like: locks that are there already are left alone, and where rows have been added
         to a lock since, what follows is added. A lock that has other events than the source tells of is refused. Each
-        batch of up to 500 locks commits by itself: an import that was broken off is run again. Takes go on meanwhile.
-        The policy is not asked and not told. Memory grows with the longest past of a single lock, and not with their
-        number; rows are sorted in a temporary file.
+        batch of up to 5,000 locks or 20,000 events commits by itself: an import that was broken off is run again. Takes go
+        on meanwhile. The policy is not asked and not told. Memory is that of a batch; rows are sorted in a temporary
+        file.
 
         Raises `ValueError` for a table or column that is not there, or a file that cannot be read to its end, before
         anything is imported; `OutcomeUnknown` when a batch's commit was lost: run it again.
@@ -301,7 +301,7 @@ class _Import:
             if life.key not in before
             or before[life.key].newest.lock.version != newest[life.key].lock.version
         ]
-        there = self._there(life for life in moved if newest[life.key].lock.version)
+        there = self._there([life for life in moved if newest[life.key].lock.version])
         anew = {life.key for life in moved}
         return [
             self._decide(life, newest[life.key], there.get(life.key, []))
@@ -310,22 +310,25 @@ class _Import:
             for life in lives
         ]
 
-    def _there(self, lives: Iterable[Life]) -> dict[str, list[LockEvent]]:
+    def _there(self, lives: Sequence[Life]) -> dict[str, list[LockEvent]]:
         """The first events that the ledger has of these locks, as many as their rows could tell of."""
-        most = {life.key: len(life.rows) * self._origin.events_of_a_row for life in lives}
-        if not most:
-            return {}
-        keys = {lock_id(self._store.ledger, key): key for key in most}
+        there: dict[str, list[LockEvent]] = {life.key: [] for life in lives}
         c = self._store.tables.events.c
-        query = select(c.lock_id, c.version, c.topic, c.state)
-        query = query.where(c.lock_id.in_(keys), c.version <= max(most.values()))
-        there: dict[str, list[LockEvent]] = {key: [] for key in most}
-        for stream, version, topic, state in ask(
-            self._connection, query.order_by(c.lock_id, c.version)
-        ):
-            if version <= most[keys[stream]]:
-                there[keys[stream]].append(decode(stream, version, topic, state))
+        for start in range(0, len(lives), LOCKS_IN_A_QUESTION):
+            some = {
+                self._store.lock_id(life.key): life
+                for life in lives[start : start + LOCKS_IN_A_QUESTION]
+            }
+            most = max(map(self._most_events, some.values()))
+            query = select(c.lock_id, c.version, c.topic, c.state).order_by(c.lock_id, c.version)
+            query = query.where(c.lock_id.in_(some), c.version <= most)
+            for stream, version, topic, state in ask(self._connection, query):
+                if version <= self._most_events(some[stream]):
+                    there[some[stream].key].append(decode(stream, version, topic, state))
         return there
+
+    def _most_events(self, life: Life) -> int:
+        return len(life.rows) * self._origin.events_of_a_row
 
     def _decide(self, life: Life, newest: Newest, there: Sequence[LockEvent]) -> _Decided:
         try:

@@ -133,7 +133,7 @@ def metadata_of(wanted: Value | None, values: Values, source: str, row: RowId) -
 
 def why(fault: Exception) -> str:
     """What is wrong with a row, with the remedy that a mapping has."""
-    text = str(fault)
+    text = str(fault).encode("utf-8", "backslashreplace").decode()
     if isinstance(fault, TypeError) and "must be a str" in text:
         what = "key" if text.startswith("a key") else "holder"
         return f'{text.partition("; ")[0]}; make a text of it, {what}="{what}:{{column}}"'

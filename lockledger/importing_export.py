@@ -215,7 +215,7 @@ def _entry(number: int, line: bytes) -> _Line:
         where = ".".join(map(str, first["loc"]))
         raise ValueError(
             f"line {number} is no entry of an audit trail: {where and f'{where}: '}{first['msg']};"
-            " nothing was imported"
+            " it has to be JSON Lines, as of export audit --extensions --format jsonl: nothing was imported"
         ) from None
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
@@ -67,7 +67,7 @@ _UNENDED: Final = "~"
 class _Mapped:
     """What both shapes have in common."""
 
-    table: str | FromClause
+    table: str | FromClause = field(kw_only=False)
     key: Value
     holder: Value
     taken_at: Value
@@ -123,8 +123,8 @@ class LiveLocks(_Mapped):
 class LocksWithHistory(_Mapped):
     """A table of holds: a row for each, which stays, and says when the hold ended.
 
-    As `LiveLocks`, and: `ended_at`, null while it is held. `ended_by`: who ended it, the holder unless given;
-    `end_reason`: why. `taken_over_from` and `reason`: whom a hold was taken over from, and why; the hold of the row
+    As `LiveLocks`, and: `ended_at`, null while it is held. `ended_by`: who ended it, the holder unless given, or who
+    took it over; `end_reason`: why. `taken_over_from` and `reason`: whom a hold was taken over from, and why; the hold of the row
     before has to be that holder's and to end at the same instant. A reason without `taken_over_from` is not kept.
     """
 
@@ -213,15 +213,15 @@ class TableOrigin(Origin):
         """The columns that are read: all of them where a callable may look at any."""
         names: dict[str, None] = {}
         every = False
-        for field in self._mapping.fields:
-            value = getattr(self._mapping, field)
+        for fact in self._mapping.fields:
+            value = getattr(self._mapping, fact)
             if callable(value):
                 every = True
             elif value is not None:
-                for name in columns_of(value, field):
+                for name in columns_of(value, fact):
                     if name not in table.c:
                         raise ValueError(
-                            f"{field}={value!r}: {self.name} has no column {name!r}; it has"
+                            f"{fact}={value!r}: {self.name} has no column {name!r}; it has"
                             f" {', '.join(table.c.keys())}"
                         )
                     names[name] = None
@@ -258,8 +258,8 @@ class TableOrigin(Origin):
         if isinstance(mapping, LocksWithHistory):
             names.append("ended_at")
             for name, what in (("ended_by", "actor"), ("taken_over_from", "holder")):
-                text = text_of(getattr(mapping, name), name, values)
-                facts[name] = None if text in (None, "") else check_holder(text, what=what)
+                who = text_of(getattr(mapping, name), name, values)
+                facts[name] = None if who in (None, "") else check_holder(who, what=what)
             for name in ("end_reason", "reason"):
                 facts[name] = check_reason(text_of(getattr(mapping, name), name, values))
         for name in names:

@@ -146,6 +146,15 @@ def test_naive_instants_are_refused_unless_their_zone_is_given(
     assert taken_at.isoformat() == "2026-01-12T08:00:00+00:00"
 
 
+def test_no_text_of_a_fault_stops_an_import(ledger: LockLedger, old: OldSystem) -> None:
+    def failing(row: Any) -> str:
+        raise RuntimeError("\ud800")
+
+    old.hold(1, 7, 1, 0)
+    (refusal,) = ledger.import_locks(replace(old.history, holder=failing)).refused
+    assert refusal.reason == "holder failed: RuntimeError: \\ud800"
+
+
 def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: OldSystem) -> None:
     for row in range(5):
         old.hold(row, row, 1, 0)

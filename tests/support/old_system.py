@@ -36,7 +36,7 @@ RUN_LOCKS = LiveLocks(
     table="run_lock", key="lock_key", holder="owner", taken_at="taken_at", expires_at="expires_at"
 )
 VERSION_LOCKS = LocksWithHistory(
-    table="version_lock",
+    "version_lock",
     key="version:{version_id}",
     holder="user:{locked_by}",
     taken_at="locked_at",
