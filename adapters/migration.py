@@ -27,6 +27,7 @@ _RETRY_SECONDS = 0.02
 
 # Alembic runs a migration through module-wide proxies: one at a time in a process.
 _one_at_a_time = threading.Lock()
+_here = threading.local()
 
 
 def migrate(engine: Engine, *, schema: str | None = None) -> None:
@@ -87,13 +88,22 @@ def _config(schema: str | None, **options: Any) -> Config:
 @contextmanager
 def _alone() -> Iterator[None]:
     """No other run of Alembic in this process: ours wait for each other, the host's are refused."""
+    if getattr(_here, "migrating", False):
+        raise RuntimeError(
+            "migrate() on the thread of an event loop where another migration is awaited, for which it would wait for"
+            " ever: await AsyncLockLedger.migrate(), or call it before or after"
+        )
     with _one_at_a_time:
         if getattr(alembic.context, "_proxy", None) is not None:
             raise RuntimeError(
                 "migrate() inside another run of Alembic, which can run only one at a time in a process:"
                 " call it before or after, or list lockledger's migrations in version_locations"
             )
-        yield
+        _here.migrating = True
+        try:
+            yield
+        finally:
+            _here.migrating = False
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from lockledger import AsyncLockLedger, LockLedger, SchemaMismatch
+from lockledger.adapters import migration
 from support.databases import Database
 from support.ways import async_engine
 
@@ -35,6 +36,32 @@ def test_twice_and_at_once_on_one_loop(empty_database: Database) -> None:
         assert await other.is_locked("k")
         await one.close()
         await other.close()
+
+    asyncio.run(story())
+    assert empty_database.logged_errors() == []
+
+
+def test_a_plain_migration_beside_an_awaited_one_is_refused_and_waits_for_nothing(
+    empty_database: Database,
+) -> None:
+    """Both are on one thread: it would wait for a lock that the task beside it lets go only after it."""
+
+    async def story() -> None:
+        refused: list[str] = []
+        async with AsyncLockLedger(empty_database.url) as ledger:
+            awaited = asyncio.ensure_future(ledger.migrate())
+            with LockLedger(empty_database.url) as plain:
+                while not awaited.done():
+                    await asyncio.sleep(0)
+                    if getattr(migration._here, "migrating", False):
+                        try:
+                            plain.migrate()  # has nothing to do once the other has committed
+                        except RuntimeError as refusal:
+                            refused.append(str(refusal))
+                await awaited
+                plain.migrate()
+        assert refused
+        assert all("await AsyncLockLedger.migrate" in each for each in refused)
 
     asyncio.run(story())
     assert empty_database.logged_errors() == []
