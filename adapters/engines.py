@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -277,7 +278,22 @@ def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: b
     )
     if url.get_backend_name() == SQLITE:
         event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
+        if asynchronous:
+            _await_no_more_than_needed(engine.dialect)
     return engine
+
+
+def _await_no_more_than_needed(dialect: Any) -> None:
+    """Lets aiosqlite end no transaction that is over: SQLAlchemy takes a cancellation there for a lost connection, and
+    a database in memory is gone with it.
+    """
+    for name in ("do_commit", "do_rollback"):
+        setattr(dialect, name, partial(_ended, getattr(dialect, name)))
+
+
+def _ended(end: Callable[[Any], None], connection: Any) -> None:
+    if connection.driver_connection.in_transaction:
+        end(connection)
 
 
 @contextmanager

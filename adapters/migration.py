@@ -18,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
 from lockledger.adapters.schema import SCHEMA_VERSION, WHOLE_RESULTS, found_version
+from lockledger.adapters.statements import OWN
 from lockledger.domain.errors import SchemaMismatch
 
 # The two-number advisory locks are a space apart from the one-number locks of appends; this number is migrations' own.
@@ -43,7 +44,8 @@ def migrate(engine: Engine, *, schema: str | None = None) -> None:
     dialect = engine.dialect.name
     schema = effective_schema(dialect, schema)
     with engine.connect() as connection, _own_transactions(connection):
-        connection.execution_options(schema_translate_map=None, **WHOLE_RESULTS)
+        # Nothing goes past SQLAlchemy, also on an engine of ours: it has to know of the transaction that it is to end.
+        connection.execution_options(schema_translate_map=None, **{OWN: None}, **WHOLE_RESULTS)
         if found_version(connection, schema) != SCHEMA_VERSION:
             with _alone(), _transaction(connection, schema):
                 _upgrade(connection, schema)

@@ -31,6 +31,7 @@ from lockledger.adapters.identifiers import (
     effective_schema,
     qualified,
 )
+from lockledger.adapters.statements import run
 from lockledger.domain.errors import SchemaMismatch
 from lockledger.projections import audit_trail, current_holders, holds
 from lockledger.projections.columns import Count, Digest, ExactText, LockId
@@ -199,10 +200,10 @@ def found_version(connection: Connection, schema: str | None = None) -> str | No
     else:
         looked_up = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name = ?"
         name = VERSION_TABLE
-    if connection.exec_driver_sql(looked_up, (name,), WHOLE_RESULTS).scalar() is None:
+    if run(connection, looked_up, (name,)).scalar() is None:
         return None
     versions = f"SELECT version_num FROM {version_table} ORDER BY version_num"
-    found = connection.exec_driver_sql(versions, (), WHOLE_RESULTS).scalars().all()
+    found = run(connection, versions).scalars()
     return ", ".join(found) or None
 
 
@@ -219,4 +220,4 @@ def outlasts_rollback(connection: Connection, schema: str | None = None) -> bool
     # the transaction's own, from which age() counts.
     table = qualified(VERSION_TABLE, dialect, schema)
     others = f"SELECT bool_and(age(xmin) NOT BETWEEN -1000000 AND 0) FROM {table}"
-    return bool(connection.exec_driver_sql(others, (), WHOLE_RESULTS).scalar())
+    return bool(run(connection, others).scalar())
