@@ -31,7 +31,7 @@ LONGEST_FAREWELL: Final = 2.0
 MOST_UNTOLD: Final = 1000
 """Ends that are kept while there is no connection."""
 
-_TELL: Final = "SELECT pg_notify(%s, lock) FROM unnest(%s::text[]) AS lock"
+_TELL: Final = "SELECT pg_notify(%s, lock) FROM pg_catalog.unnest(%s::text[]) AS lock"
 
 
 class _Sleeper(Protocol):

@@ -223,10 +223,10 @@ ON CONFLICT (lock_id) DO NOTHING
 
 _LONGEST_LOCK_TIMEOUT = 2**31 - 1
 
-# Zero means no timeout at all, for PostgreSQL too.
+# Zero means no timeout at all, for PostgreSQL too. Numbers have their type: it has no operator for (numeric, integer).
 _BOUND_WAITS = """
 SELECT set_config('lock_timeout', least(%(milliseconds)s::bigint, nullif(
-    extract(epoch FROM current_setting('lock_timeout')::interval) * 1000, 0)::bigint)::text, true)
+    extract(epoch FROM current_setting('lock_timeout')::interval) * 1000::numeric, 0::numeric)::bigint)::text, true)
 """
 
 _LAST_POSITION = """

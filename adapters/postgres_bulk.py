@@ -140,7 +140,7 @@ HEAD = ", ".join(
 
 _TAILS = """
 SELECT wanted.lock_id, clock_timestamp() {in_utc}, e.version, e.topic, e.state, e.hash, {head_facts}
-FROM unnest(%(streams)s::uuid[]) AS wanted (lock_id)
+FROM pg_catalog.unnest(%(streams)s::uuid[]) AS wanted (lock_id)
 LEFT JOIN LATERAL (
     SELECT version, topic, state, hash FROM {events} AS newest
     WHERE newest.lock_id = wanted.lock_id ORDER BY newest.version DESC LIMIT 1) AS e ON true
@@ -151,7 +151,7 @@ LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
 # when its WHERE is false, against a guard too, as it would set the token.
 _LOCK_HEADS = """
 INSERT INTO {heads} AS h (lock_id, ledger, version)
-SELECT lock_id, %(ledger)s, 0 FROM unnest(%(streams)s::uuid[]) WITH ORDINALITY AS wanted (lock_id, place) ORDER BY place
+SELECT lock_id, %(ledger)s, 0 FROM pg_catalog.unnest(%(streams)s::uuid[]) WITH ORDINALITY AS wanted (lock_id, place) ORDER BY place
 ON CONFLICT (lock_id) DO UPDATE SET token = h.token WHERE false
 RETURNING lock_id
 """

@@ -30,14 +30,14 @@ _SPACE: Final = 0x5C0 << 16
 
 # One row after the other in the order given.
 _LOCK = """
-SELECT current_setting('transaction_isolation'), count(CASE WHEN exclusive
-    THEN pg_advisory_xact_lock(%(space)s, hash)::text ELSE pg_advisory_xact_lock_shared(%(space)s, hash)::text END)
+SELECT current_setting('transaction_isolation'), pg_catalog.count(CASE WHEN exclusive
+    THEN pg_catalog.pg_advisory_xact_lock(%(space)s, hash)::text ELSE pg_catalog.pg_advisory_xact_lock_shared(%(space)s, hash)::text END)
 FROM unnest(%(hashes)s::int[], %(exclusive)s::bool[]) AS wanted (hash, exclusive)
 """
 
 _TRY_LOCK = """
-SELECT current_setting('transaction_isolation'), bool_and(CASE WHEN exclusive
-    THEN pg_try_advisory_xact_lock(%(space)s, hash) ELSE pg_try_advisory_xact_lock_shared(%(space)s, hash) END)
+SELECT current_setting('transaction_isolation'), pg_catalog.bool_and(CASE WHEN exclusive
+    THEN pg_catalog.pg_try_advisory_xact_lock(%(space)s, hash) ELSE pg_catalog.pg_try_advisory_xact_lock_shared(%(space)s, hash) END)
 FROM unnest(%(hashes)s::int[], %(exclusive)s::bool[]) AS wanted (hash, exclusive)
 """
 

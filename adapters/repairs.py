@@ -133,7 +133,7 @@ class Repairs:
         run(self._connection, f"SET LOCAL lock_timeout = '{LONGEST_WAIT}'")
         known = run(
             self._connection,
-            "SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = %s::regclass AND tgname = %s",
+            "SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = %s::regclass::oid AND tgname = %s",
             (named(table), trigger),
         ).first()
         alter = f"ALTER TABLE {named(table)}"

@@ -299,7 +299,9 @@ def _readable(column: Any, connection: Connection) -> Any:
     if connection.dialect.name == SQLITE:
         return type_coerce(column, _ReadableInstant())
     if connection.dialect.name == POSTGRESQL:  # in ISO 8601 whatever the session's date style
-        return type_coerce(func.to_json(column).op("#>>")(text("'{}'")), _ReadableInstant())
+        return type_coerce(
+            func.pg_catalog.to_json(column).op("#>>")(text("'{}'::text[]")), _ReadableInstant()
+        )
     return column
 
 

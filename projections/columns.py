@@ -144,7 +144,21 @@ class Json(TypeDecorator[Any]):
         return type_coerce(cast(column, Text()), self)
 
 
-ExactText = Text().with_variant(Text(collation="C"), "postgresql")
+class _PostgreSQLText(Text):
+    """`text`, in bound parameters too.
+
+    SQLAlchemy says `varchar` there, and for (text, varchar) PostgreSQL has no operator of its own: one that somebody
+    made in a schema on the search path would fit better, and run with the rights of whoever reads the ledger.
+    """
+
+    render_bind_cast = True
+
+    def adapt(self, cls: Any, **kw: Any) -> Any:
+        """Itself, and not the driver's type of strings."""
+        return self
+
+
+ExactText = Text().with_variant(_PostgreSQLText(collation="C"), "postgresql")
 """Text compared code point by code point on every database; SQLite does so by default."""
 
 LockId = Uuid(as_uuid=True)
