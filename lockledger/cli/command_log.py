@@ -41,6 +41,10 @@ class BadLine(BadInput):
         super().__init__(f"line {number} {fault}")
 
 
+class NoSuchLine(BadInput):
+    """The log ends before the line that is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One command of the log, and when it was given."""
@@ -114,7 +118,9 @@ class CommandLog:
         while self._read < first - 1:
             raw = self._next()
             if not raw:
-                raise BadInput(f"--from-line {first}: {self.name} has {self._read} lines")
+                raise NoSuchLine(
+                    f"--from-line {first}: {self.name} has {self._read} lines; nothing was done"
+                )
         try:
             return parsed(self._read, raw) if raw else None
         except BadLine:
