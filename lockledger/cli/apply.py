@@ -44,7 +44,8 @@ def apply(
 
     Refusals are counted. A bad line stops it with the line's number; what came before stays.
     """
-    from lockledger.cli.command_log import NoSuchLine, opened_log
+    from lockledger.cli.command_log import opened_log
+    from lockledger.cli.failures import BadInput
     from lockledger.cli.progress import Progress
     from lockledger.cli.run import opened_run
 
@@ -57,9 +58,7 @@ def apply(
                 progress.advance(log.fraction)
         except BaseException as error:
             progress.clear()
-            if not isinstance(
-                error, NoSuchLine
-            ):  # then nothing was done, and the number is what is wrong
+            if counts or type(error) is not BadInput:  # else --from-line itself is wrong
                 error.add_note(run.where_to_go_on(error))
             raise
     progress.clear()

@@ -41,10 +41,6 @@ class BadLine(BadInput):
         super().__init__(f"line {number} {fault}")
 
 
-class NoSuchLine(BadInput):
-    """The log ends before the line that is asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """One command of the log, and when it was given."""
@@ -118,7 +114,7 @@ class CommandLog:
         while self._read < first - 1:
             raw = self._next()
             if not raw:
-                raise NoSuchLine(
+                raise BadInput(
                     f"--from-line {first}: {self.name} has {self._read} lines; nothing was done"
                 )
         try:
