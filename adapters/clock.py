@@ -8,7 +8,7 @@ from lockledger.domain.policy import Clock
 def checked_now(clock: Clock | None) -> datetime:
     """What the clock says, in UTC; without a clock the process's own.
 
-    Raises `ValueError` for a naive answer and `TypeError` for anything but a datetime.
+    Raises `ValueError` for an answer that is naive or beyond the years 1 to 9999 in UTC, and `TypeError` for anything but a datetime.
     """
     if clock is None:
         return datetime.now(UTC)
@@ -19,4 +19,9 @@ def checked_now(clock: Clock | None) -> datetime:
         raise ValueError(
             f"clock() returned the naive datetime {now.isoformat()}; return datetime.now(UTC)"
         )
-    return now.astimezone(UTC)
+    try:
+        return now.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(
+            f"clock() returned {now.isoformat()}, which is in no year from 1 to 9999 in UTC"
+        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -74,3 +74,11 @@ def test_no_hold_lasts_beyond_the_last_year_there_is(
     assert timed.extend("k", "run:1", 3599.9).expires_at == datetime(
         9999, 12, 31, 23, 59, 59, 900000, tzinfo=UTC
     )
+
+
+def test_a_clock_beyond_the_last_year_there_is_is_refused(
+    company: Company, timed: LockLedger, clock: SettableClock
+) -> None:
+    clock.now = datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))
+    with unchanged(company.ledgers), pytest.raises(ValueError, match="in no year from 1 to 9999"):
+        timed.take("k", "run:1")
