@@ -1,4 +1,8 @@
-"""Holds as users see them: plain frozen values that cross threads, processes and JSON."""
+"""Holds as users see them: plain frozen values that cross threads, processes and JSON.
+
+Their `metadata` is a plain dict, so they have no hash, and changing it changes that value only, never the ledger. In a
+set, or as a key, use `(key, token)`, which names a hold of a ledger for ever.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
