@@ -79,10 +79,10 @@ class BoundLedger(Verbs):
     def _take_all(self, commands: Sequence[Command[Grant]]) -> dict[str, Grant]:
         return self._workings.groups.take_all(self._writing(), commands, inside=True).outcome
 
-    def _expire_due(self, limit: int) -> int:
+    def _expire_due(self, limit: int, expire: Callable[[str], Command[bool]]) -> int:
         connection = self._writing()
         keys = self._workings.queries.due(connection, limit)
-        return self._workings.groups.expire(connection, map(self._door.expire, keys))
+        return self._workings.groups.expire(connection, map(expire, keys))
 
     @property
     def _alone(self) -> bool:

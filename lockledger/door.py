@@ -1,8 +1,8 @@
 """The door: checks the arguments of every writing verb before anything else happens."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from lockledger.adapters.clock import checked_now
 from lockledger.commands import Clearance, Command
@@ -98,10 +98,10 @@ class Door:
             seen.add(command.key)
         return commands
 
-    def expire(self, key: str, *, metadata: Metadata = None) -> Command[bool]:
-        """A record that a hold has run out, if it has."""
-        plain = self._metadata | check_metadata(metadata)
-        return Command(key, lambda lock, now, _: lock.expire(plain, now))
+    def expiry(self, *, metadata: Metadata = None) -> Callable[[str], Command[bool]]:
+        """Makes records that a hold has run out, if it has; nobody acts in them."""
+        merged = self._merged(metadata)
+        return lambda key: Command(key, lambda lock, now, _: lock.expire(merged, now))
 
     def release(
         self,
@@ -189,10 +189,13 @@ class Door:
             acting = acting_by_default
         else:
             raise TypeError("actor is missing: say who forces this, or name an actor in using(…)")
-        if not self._metadata:
-            return Call(acting, check_metadata(metadata))
+        return Call(acting, self._merged(metadata))
+
+    def _merged(self, metadata: Metadata) -> dict[str, Any]:
         given = check_metadata(metadata)
-        return Call(acting, check_metadata(self._metadata | given) if given else self._metadata)
+        if not self._metadata:
+            return given
+        return check_metadata(self._metadata | given) if given else self._metadata
 
 
 def _token(token: int | None, name: str) -> int | None:

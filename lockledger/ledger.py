@@ -194,12 +194,12 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         with self._connection() as connection:
             return self._workings.take_all_alone(connection, commands).outcome
 
-    def _expire_due(self, limit: int) -> int:
+    def _expire_due(self, limit: int, expire: Callable[[str], Command[bool]]) -> int:
         recorded = 0
         keys = self._ask(lambda connection: self._queries.due(connection, limit))
         for start in range(0, len(keys), BATCH):
             with self._transaction() as connection:
-                due = map(self._door.expire, keys[start : start + BATCH])
+                due = map(expire, keys[start : start + BATCH])
                 recorded += self._workings.groups.expire(connection, due)
         return recorded
 

@@ -48,7 +48,7 @@ class Verbs(PastVerbs):
         """Takes all or none."""
 
     @abstractmethod
-    def _expire_due(self, limit: int) -> int:
+    def _expire_due(self, limit: int, expire: Callable[[str], Command[bool]]) -> int:
         """Records expiries that have passed."""
 
     @property
@@ -256,17 +256,18 @@ class Verbs(PastVerbs):
         grants = self._take_all(commands) if commands else {}
         return [grants[command.key] for command in commands]
 
-    def expire_due(self, limit: int = 1000) -> int:
+    def expire_due(self, limit: int = 1000, *, metadata: Metadata = None) -> int:
         """Records expiries that have passed, at most `limit`, the longest due first, and counts them.
 
         No answer about who holds or held a lock depends on it. Several may run at once: each expiry is recorded once,
         and locks that another transaction has in hand are passed over. On its own it commits 100 at a time.
+        `metadata` is kept with each expiry; nobody acts in one, so there is no `actor`.
         """
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"limit must be an int, not {shown(limit)}")
         if not 1 <= limit < 2**63:
             raise ValueError(f"limit={shown(limit)}: give at least 1, and less than 2**63")
-        return self._expire_due(limit)
+        return self._expire_due(limit, self._door.expiry(metadata=metadata))
 
     def _selected(self, clearance: Clearance, batch: int) -> Iterator[list[str]]:
         """The keys of the holds that a clearance selects, in key order, a batch at a time."""

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from lockledger import LockedByOther, LockLedger, NotHolding, Policy, RecordedEvent
+from lockledger import (
+    InvalidMetadata,
+    LockedByOther,
+    LockLedger,
+    NotHolding,
+    Policy,
+    RecordedEvent,
+)
 from support.company import SOAK, Company, together
 from support.hosts import Host
 from support.in_the_way import clock_of
@@ -38,6 +45,20 @@ def test_what_has_run_out_is_recorded_once_with_its_true_instant(
     event = next(iter(company.ledgers.open().events(after=entry.position - 1))).event
     assert (event.action, getattr(event, "recorded_during", None)) == ("LockExpired", "sweep")
     assert [hold.key for hold in timed.current_holders()] == ["b", "c"]
+
+
+def test_metadata_is_kept_with_each_expiry_and_checked_although_none_is_due(
+    timed: LockLedger, clock: SettableClock
+) -> None:
+    with pytest.raises(InvalidMetadata):
+        timed.expire_due(metadata={"x": float("nan")})
+    timed.take("a", "run:1", ttl=10, metadata={"of": "the take"})
+    clock.forward(20)
+    assert timed.expire_due(metadata={"request": "r-1"}) == 1
+    entry = timed.history("a")[-1]
+    assert (entry.actor, entry.metadata) == (None, {"request": "r-1"})
+    assert entry.before is not None
+    assert entry.before.metadata == {"of": "the take"}
 
 
 def test_at_the_very_instant_a_hold_has_run_out(timed: LockLedger, clock: SettableClock) -> None:

@@ -223,7 +223,7 @@ class _Worker:
         return Answer("free") if ended is None else Answer("done")
 
     def _expire(self, call: Call) -> dict[str, Answer]:
-        self._ledger.expire_due()
+        self._ledger.expire_due(metadata={"call": call.id})
         return dict.fromkeys(call.keys, Answer("nothing"))
 
     def _take_all(self, call: Call) -> dict[str, Answer]:
