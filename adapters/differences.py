@@ -52,7 +52,7 @@ def _same(name: str, right: Any, there: Any) -> bool:
         return False
     try:
         return bool(json.loads(right) == json.loads(there))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

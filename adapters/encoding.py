@@ -16,6 +16,8 @@ FIRST = bytes(32)
 """Stands for the previous hash of a lock's first event."""
 
 _DOMAIN = b"lockledger.event.v1"
+_UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)
+"""What reading JSON raises that nobody of ours wrote; the last for brackets without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def decode(lock_id: UUID, version: int, topic: str, state: str) -> LockEvent:
             event = kind.model_validate_json("{" + state[len(current) :])
         else:
             event = kind.model_validate(_upcast(kind, json.loads(state)))
-    except (ValidationError, ValueError, KeyError, AttributeError, TypeError) as fault:
+    except (ValidationError, *_UNREADABLE) as fault:
         raise TamperedLedger(
             None, f"version {version} of lock {lock_id} is no readable {topic}"
         ) from fault
@@ -92,6 +94,8 @@ def decode(lock_id: UUID, version: int, topic: str, state: str) -> LockEvent:
 def _upcast(kind: type[LockEvent], state: dict[str, Any]) -> dict[str, Any]:
     """Walks the state up through `upcast_v1_v2` and so on, which each event class has for its older formats."""
     found = state.pop("class_version")
+    if type(found) is not int:
+        raise TypeError(f"the format {found!r} is no number")
     if found > kind.class_version:
         raise EventFormatMismatch(kind.TOPIC, found, kind.class_version)
     if found < 1:

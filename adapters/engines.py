@@ -262,6 +262,8 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
 def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: bool) -> Engine:
     options: dict[str, Any] = {
         "isolation_level": "AUTOCOMMIT",
+        # Reasons and metadata are in the parameters, and errors in the host's log.
+        "hide_parameters": True,
         "execution_options": {OWN: url.get_backend_name() != SQLITE or url.database not in _MEMORY},
     }
     if url.get_backend_name() == SQLITE:

@@ -80,7 +80,7 @@ def readable(*, key: str | None = None) -> Iterator[None]:
         raise TamperedLedger(key, _UNREADABLE) from fault
     except LockLedgerError:
         raise
-    except (ValueError, TypeError, KeyError) as fault:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
         raise TamperedLedger(key, _UNREADABLE) from fault
 
 

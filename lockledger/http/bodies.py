@@ -3,7 +3,7 @@
 import json
 from datetime import datetime
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -12,16 +12,38 @@ from pydantic_core import PydanticCustomError
 from lockledger.domain.reasons import MAX_REASON_LENGTH
 from lockledger.domain.ttl import MAX_TTL
 
+MAX_BODY_BYTES: Final = 64 * 1024
+"""Several times what a body within the limits takes with every character escaped."""
+
+
+class BodyTooLarge(Exception):
+    """A body that no request here needs, and of which no more is read."""
+
 
 class StrictRequest(Request):
-    """A request whose body is read as the JSON that the standard knows.
+    """A request whose body is read as the JSON that the standard knows, and as far as one can be long.
 
     Python's own reading lets NaN, infinities and halves of characters through, on which an application's answer to bad
     input then fails; and of a name given twice it drops one, while whoever stood before the router may have judged it.
     """
 
+    async def body(self) -> bytes:
+        """The body's bytes. Raises `BodyTooLarge`."""
+        if not hasattr(self, "_body"):
+            chunks, size = list[bytes](), 0
+            async for chunk in self.stream():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    raise BodyTooLarge
+            self._body = b"".join(chunks)
+        return self._body
+
     async def json(self) -> Any:
         """The body. Raises `JSONDecodeError`, which FastAPI makes into its answer to bad input."""
+        if not self.headers.get("content-type"):
+            # A page of anybody's may send such a body to any site without asking it first.
+            raise json.JSONDecodeError("say Content-Type: application/json", "", 0)
         body = await self.body()
         try:
             value = json.loads(

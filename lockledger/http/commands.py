@@ -17,7 +17,9 @@ from lockledger.http.problems import documented
 
 _TAKE_ANSWERS = {
     201: {"description": "A new hold began", "model": GrantAnswer},
-    **documented(412, conflict="`LOCKED_BY_OTHER`, `NOT_LOCKABLE` or a code of the host's own"),
+    **documented(
+        412, 413, conflict="`LOCKED_BY_OTHER`, `NOT_LOCKABLE` or a code of the host's own"
+    ),
 }
 
 
@@ -102,7 +104,7 @@ def _mount_extension(router: APIRouter, exchanges: Exchanges) -> None:
 
     @router.post(
         "/hold/extension",
-        responses=documented(conflict="`NOT_HELD`, `NOT_LOCK_OWNER`, `HOLD_LOST`", lost=True),
+        responses=documented(413, conflict="`NOT_HELD`, `NOT_LOCK_OWNER`, `HOLD_LOST`", lost=True),
     )
     async def extend(
         asking: Asking, key: Key, extension: Extension, token: Token = None
@@ -122,7 +124,7 @@ def _mount_forced_release(router: APIRouter, exchanges: Exchanges) -> None:
 
     @router.post(
         "/hold/forced-release",
-        responses=documented(412),
+        responses=documented(412, 413),
         response_description="The hold with its end; null when nobody held the lock",
     )
     async def force_release(

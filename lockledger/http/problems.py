@@ -24,6 +24,7 @@ from lockledger.domain.errors import (
 )
 from lockledger.domain.holds import EndedBy, Hold, Instant
 from lockledger.http.answers import HoldAnswer, NamesNow
+from lockledger.http.bodies import MAX_BODY_BYTES
 
 MEDIA_TYPE = "application/problem+json"
 HIDDEN = "a hold of another key, which you may not see, stands in the way"
@@ -125,6 +126,12 @@ def unauthenticated(challenge: str) -> Refusal:
     return Refusal(problem, {"WWW-Authenticate": challenge})
 
 
+def too_large() -> Refusal:
+    """A body that is larger than any that could be meant."""
+    detail = f"the body has more than {MAX_BODY_BYTES} bytes; no request here needs as many"
+    return Refusal(_problem(413, detail, code="BODY_TOO_LARGE"))
+
+
 def forbidden(key: str | None) -> Refusal:
     """Who asks may know of it, but not do this."""
     return Refusal(_problem(403, "you may not do this", code="FORBIDDEN", key=key))
@@ -172,6 +179,7 @@ _MEANINGS: Final = {
     403: "`FORBIDDEN`: who asks may not do this",
     404: "`NOT_FOUND`: not visible to who asks",
     412: "`HOLD_CHANGED`: the lock is not at `expected_token`",
+    413: "`BODY_TOO_LARGE`: more than 65,536 bytes",
     422: "Bad input: the ledger's `INVALID_…` codes, or the application's own list of what does not fit",
     503: "`CONCURRENCY_CONFLICT`: nothing was changed, try again; `OUTCOME_UNKNOWN`: it may have been, repeating is safe",
 }

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from lockledger.asynchronous import AsyncLockLedger
 from lockledger.domain.errors import InvalidHolder
 from lockledger.domain.keys import check_holder
-from lockledger.http.bodies import StrictRequest
+from lockledger.http.bodies import BodyTooLarge, StrictRequest
 from lockledger.http.commands import mount_commands
 from lockledger.http.exchange import Authorize, Exchange, Exchanges
 from lockledger.http.parameters import check_query
-from lockledger.http.problems import Refusal, unauthenticated
+from lockledger.http.problems import Refusal, too_large, unauthenticated
 from lockledger.http.reading import mount_reading
 from lockledger.http.units import accept_decorated_override, opening
 from lockledger.ledger import LockLedger
@@ -134,6 +135,13 @@ def _route_class(session: Callable[..., Any]) -> type[APIRoute]:
                     return await handle(StrictRequest(request.scope, request.receive))
                 except Refusal as refusal:
                     return refusal.response()
+                except BodyTooLarge:
+                    return too_large().response()
+                except HTTPException as error:
+                    # FastAPI's word for whatever goes wrong when it reads a body.
+                    if isinstance(error.__cause__, BodyTooLarge):
+                        return too_large().response()
+                    raise
 
             return answered
 

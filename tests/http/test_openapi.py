@@ -18,11 +18,11 @@ from support.sites import Site, site_on
 
 PROBLEM = "application/problem+json"
 DOCUMENTED = {
-    ("PUT", "/locks/hold"): {200, 201, 401, 403, 404, 409, 412, 422, 503},
+    ("PUT", "/locks/hold"): {200, 201, 401, 403, 404, 409, 412, 413, 422, 503},
     ("DELETE", "/locks/hold"): {204, 401, 403, 404, 409, 422, 503},
     ("GET", "/locks/hold"): {200, 401, 403, 404, 422, 503},
-    ("POST", "/locks/hold/extension"): {200, 401, 403, 404, 409, 422, 503},
-    ("POST", "/locks/hold/forced-release"): {200, 401, 403, 404, 412, 422, 503},
+    ("POST", "/locks/hold/extension"): {200, 401, 403, 404, 409, 413, 422, 503},
+    ("POST", "/locks/hold/forced-release"): {200, 401, 403, 404, 412, 413, 422, 503},
     ("GET", "/locks/holders"): {200, 401, 403, 404, 422, 503},
     ("GET", "/locks/holds"): {200, 401, 403, 404, 422, 503},
     ("GET", "/locks/audit"): {200, 401, 403, 404, 422, 503},

@@ -227,7 +227,7 @@ BAD_JSON = {
     "half a surrogate as a name": b'{"\\ud800": 1}',
     "not UTF-8": b'{"takeover_reason": "\xff"}',
     "cut off": b'{"ttl": 1',
-    "nested without end": b"[" * 100_000,
+    "nested without end": b"[" * 50_000,
     "digits without end": b'{"expected_token": ' + b"9" * 5000 + b"}",
 }
 

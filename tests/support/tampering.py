@@ -15,7 +15,7 @@ APPEND_ONLY = ("lockledger_events", "lockledger_audit_trail", "lockledger_holds"
 def tamper(database: Database, *statements: str, **keys: str) -> None:
     """Runs statements in one transaction; `:name` in them is the id of the lock whose key is given under that name."""
     with database.engine().begin() as connection:
-        aside = _put_aside(connection)
+        aside = put_aside(connection)
         for statement in statements:
             filled = statement
             for name, key in sorted(keys.items(), reverse=True):
@@ -30,7 +30,7 @@ def _quoted(database: Database, stream: UUID) -> str:
     return f"'{stream if database.dialect == 'postgresql' else stream.hex}'"
 
 
-def _put_aside(connection: Connection) -> list[str]:
+def put_aside(connection: Connection) -> list[str]:
     """The statements that bring the triggers back."""
     if connection.dialect.name == "postgresql":
         triggers = [
