@@ -255,7 +255,7 @@ def _encodable() -> Iterator[None]:
 
 def _destination(file: Any, overwrite: bool) -> AbstractContextManager[Stream]:
     if isinstance(file, str | os.PathLike):
-        return _beside(_checked_path(file, overwrite), overwrite=overwrite)
+        return written_beside(_checked_path(file, overwrite), overwrite=overwrite)
     if isinstance(file, TextIOBase) or not callable(getattr(file, "write", None)):
         raise TypeError(f"file={file!r}: give a path, or a stream that takes bytes, open(…, 'wb')")
     return nullcontext(file)
@@ -279,7 +279,7 @@ def _there(path: Path) -> FileExistsError:
 
 
 @contextmanager
-def _beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
+def written_beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
     """A new file in the same folder, which gets the name at the end, on the disk before that; nothing after an error."""
     part = path.with_name(f".{path.name[:40]}.{uuid4().hex}.part")
     try:
@@ -291,6 +291,10 @@ def _beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
             part.replace(path)
         else:
             _rename_to_a_new_name(part, path)
+    except OSError as fault:
+        if isinstance(fault.filename, str | os.PathLike) and Path(fault.filename) == part:
+            fault.filename = str(path)  # the name that the caller knows
+        raise
     finally:
         with suppress(FileNotFoundError):
             part.unlink()

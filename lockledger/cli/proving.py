@@ -117,10 +117,13 @@ def _read(file: str) -> "Checkpoint":
 
 def _write(path: Path, text: str) -> None:
     """Never over a file that is there, which may be an earlier checkpoint; and never half of it."""
+    from lockledger.exporting import written_beside
+
+    there = BadInput(f"{path} is there already; a checkpoint is kept: name another file")
+    if path.exists():
+        raise there
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with written_beside(path, overwrite=False) as file:
+            file.write(text.encode())
     except FileExistsError:
-        raise BadInput(
-            f"{path} is there already; a checkpoint is kept: name another file"
-        ) from None
+        raise there from None

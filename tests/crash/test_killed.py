@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from itertools import count
 
 import pytest
 
-from support.databases import Database
-from support.killed import CALLS, WAYS, Stopped, kill_before
+from support.killed import CALLS, WAYS, Stopped, kill_before, wait_until_noticed
 from support.ledgers import Ledgers
 from support.processes import SOAK
 
@@ -17,11 +15,7 @@ TRIED = (
     [(call, way) for call in CALLS for way in WAYS]
     if SOAK > 1
     else [
-        ("first take", "alone"),
-        ("take of a lock that ran out", "alone"),
         ("takeover", "alone"),
-        ("extension", "alone"),
-        ("release", "alone"),
         ("takeover", "with a policy"),
         ("first take", "in a caller's transaction"),
         ("takeover", "in a caller's transaction"),
@@ -35,20 +29,6 @@ def is_committed(stopped: Stopped) -> bool:
         return True
     explicit = any(step.startswith(("BEGIN", "SAVEPOINT")) for step in stopped.done)
     return not explicit and any(step.startswith("WITH head AS") for step in stopped.done)
-
-
-def wait_until_noticed(database: Database) -> None:
-    """PostgreSQL rolls back what a killed process had begun when it notices that nobody is there any more."""
-    if database.server is None:
-        return
-    deadline = time.monotonic() + 20
-    with database.server.connect() as connection:
-        while connection.execute(
-            "SELECT FROM pg_stat_activity WHERE datname = %s AND xact_start IS NOT NULL",
-            (database.name,),
-        ).fetchone():
-            assert time.monotonic() < deadline, "a transaction of a killed process stays open"
-            time.sleep(0.005)
 
 
 @pytest.mark.parametrize(("call", "way"), TRIED)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine.default import DefaultDialect
 
 from lockledger import LockLedger, Policy, configure_sqlite
+from support.databases import Database
 from support.processes import PATIENCE, processes
 
 Call = Callable[[Any, str], Any]
@@ -65,10 +66,55 @@ class Stopped:
     done: tuple[str, ...]
 
 
-def kill_before(url: str, call: str, key: str, way: str, step: int) -> Stopped | None:
-    """Makes a call in a process of its own, and kills that before so many steps; `None` when it needed fewer."""
+class Steps:
+    """Counts steps in the process that is to be killed, and lets it stand still before one of them."""
+
+    def __init__(self, stop_before: int, pipe: Pipe) -> None:
+        self.stop_before = stop_before
+        self.pipe = pipe
+        self.done: list[str] = []
+
+    def take(self, said: str, do: Callable[[], Any]) -> Any:
+        """Does it and counts it, or stands still for good."""
+        if len(self.done) + 1 == self.stop_before:
+            self.stand_still(said)
+        result = do()
+        self.done.append(said)
+        return result
+
+    def stand_still(self, before: str) -> None:
+        """Tells what comes next, and waits to be killed."""
+        self.pipe.send(Stopped(before, tuple(self.done)))
+        time.sleep(PATIENCE)
+
+    def count_database(self, shown: Callable[[str, Any], str | None]) -> None:
+        """From here on counts what is asked of the driver's connections, as `shown` calls it; `None` does not count."""
+
+        def counted(name: str, what: Callable[..., str]) -> None:
+            original = getattr(DefaultDialect, name)
+
+            def stop_or_do(dialect: Any, *arguments: Any, **options: Any) -> Any:
+                connection = getattr(arguments[0], "connection", arguments[0])
+                said = shown(" ".join(what(*arguments).split()), connection)
+                if said is None:
+                    return original(dialect, *arguments, **options)
+                return self.take(said, lambda: original(dialect, *arguments, **options))
+
+            setattr(DefaultDialect, name, stop_or_do)
+
+        counted("do_execute", lambda _cursor, statement, *_: str(statement))
+        counted("do_execute_no_params", lambda _cursor, statement, *_: str(statement))
+        counted("do_commit", lambda *_: "commit")
+        counted("do_rollback", lambda *_: "rollback")
+
+
+def run_and_kill(work: Callable[..., object], *arguments: Any) -> Stopped | None:
+    """Does work in a process of its own until it stands still or ends, and kills that; `None` when it has ended.
+
+    The work is given a pipe besides, for its `Steps`. An error of it is raised here.
+    """
     ours, theirs = processes().Pipe()
-    process = processes().Process(target=_call_and_stop, args=(url, call, key, way, step, theirs))
+    process = processes().Process(target=_work, args=(work, arguments, theirs))
     process.start()
     theirs.close()
     try:
@@ -84,46 +130,46 @@ def kill_before(url: str, call: str, key: str, way: str, step: int) -> Stopped |
     return said if isinstance(said, Stopped) else None
 
 
-def _call_and_stop(url: str, call: str, key: str, way: str, step: int, pipe: Pipe) -> None:
+def _work(work: Callable[..., object], arguments: tuple[Any, ...], pipe: Pipe) -> None:
     try:
-        engine = create_engine(url)
-        if engine.dialect.name == "sqlite":
-            configure_sqlite(engine)
-        ledger = LockLedger(engine, policy=Silent() if way == "with a policy" else None)
-        ledger.holder_of("warm")
-        if way == "in a caller's transaction":
-            with engine.connect() as connection:
-                connection.exec_driver_sql("SELECT 1")
-                _stop_before(step, pipe)
-                CALLS[call][1](ledger.using(connection), key)
-                connection.commit()
-        else:
-            _stop_before(step, pipe)
-            CALLS[call][1](ledger, key)
+        work(*arguments, pipe)
         pipe.send("ended")
     except BaseException as fault:  # noqa: BLE001 raised again by the process that waits for it
         pipe.send(fault)
 
 
-def _stop_before(step: int, pipe: Pipe) -> None:
-    """From here on the driver is asked for `step` things less one."""
-    done: list[str] = []
+def kill_before(url: str, call: str, key: str, way: str, step: int) -> Stopped | None:
+    """Makes a call in a process of its own, and kills that before so many steps; `None` when it needed fewer."""
+    return run_and_kill(_call_and_stop, url, call, key, way, step)
 
-    def counted(name: str, what: Callable[..., str]) -> None:
-        original = getattr(DefaultDialect, name)
 
-        def stop_or_do(self: Any, *arguments: Any, **options: Any) -> Any:
-            said = " ".join(what(*arguments).split())[:60]
-            if len(done) + 1 == step:
-                pipe.send(Stopped(said, tuple(done)))
-                time.sleep(PATIENCE)
-            result = original(self, *arguments, **options)
-            done.append(said)
-            return result
+def _call_and_stop(url: str, call: str, key: str, way: str, step: int, pipe: Pipe) -> None:
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+        configure_sqlite(engine)
+    ledger = LockLedger(engine, policy=Silent() if way == "with a policy" else None)
+    ledger.holder_of("warm")
+    steps = Steps(step, pipe)
+    if way == "in a caller's transaction":
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1")
+            steps.count_database(lambda said, _: said[:60])
+            CALLS[call][1](ledger.using(connection), key)
+            connection.commit()
+    else:
+        steps.count_database(lambda said, _: said[:60])
+        CALLS[call][1](ledger, key)
 
-        setattr(DefaultDialect, name, stop_or_do)
 
-    counted("do_execute", lambda _cursor, statement, *_: str(statement))
-    counted("do_execute_no_params", lambda _cursor, statement, *_: str(statement))
-    counted("do_commit", lambda *_: "commit")
-    counted("do_rollback", lambda *_: "rollback")
+def wait_until_noticed(database: Database) -> None:
+    """PostgreSQL rolls back what a killed process had begun when it notices that nobody is there any more."""
+    if database.server is None:
+        return
+    deadline = time.monotonic() + 20
+    with database.server.connect() as connection:
+        while connection.execute(
+            "SELECT FROM pg_stat_activity WHERE datname = %s AND xact_start IS NOT NULL",
+            (database.name,),
+        ).fetchone():
+            assert time.monotonic() < deadline, "a transaction of a killed process stays open"
+            time.sleep(0.005)

@@ -26,7 +26,14 @@ def processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # The server imports once what its children would import each; it finds the tests by this path only.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    context.set_forkserver_preload(["support.contention", "support.killed", "support.writers"])
+    context.set_forkserver_preload(
+        [
+            "lockledger.adapters.migration",
+            "support.contention",
+            "support.crashes",
+            "support.writers",
+        ]
+    )
     return context
 
 
