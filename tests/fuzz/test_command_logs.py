@@ -47,7 +47,7 @@ def test_any_log_is_carried_out_or_its_bad_line_is_named(
     @fuzzing(40)
     @given(st.one_of(logs, logs.map(gzip.compress), logs.map(gzip.compress).flatmap(damaged)))
     def applies(log: bytes) -> None:
-        given: Any = io.TextIOWrapper(io.BufferedReader(io.BytesIO(log)))  # type: ignore[arg-type]
+        given: Any = io.TextIOWrapper(io.BufferedReader(io.BytesIO(log)))
         monkeypatch.setattr(sys, "stdin", given)
         code = run(["--database", sqlite_database.url, "apply", "-"])
         printed = capsys.readouterr()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import ProgrammingError
 
 from lockledger.adapters.identifiers import VERSION_TABLE
@@ -25,7 +23,7 @@ from lockledger.adapters.schema import (
     declared,
 )
 from support.databases import Database
-from support.roles import role_of
+from support.roles import application_of
 from support.rows import (
     insert_audit_entry,
     insert_current_holder,
@@ -33,32 +31,12 @@ from support.rows import (
     insert_event,
 )
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "schema.md"
-
-
-def documented_grants(role: str) -> list[str]:
-    """The statements of the reference, for a role."""
-    (block,) = re.findall(
-        r"^## Grants$.*?^```sql\n(.*?)^```$", REFERENCE.read_text(), re.DOTALL | re.MULTILINE
-    )
-    return [statement.replace(" TO app", f" TO {role}") for statement in block.strip().split(";\n")]
-
 
 @pytest.fixture
 def application(postgres_database: Database) -> Iterator[Engine]:
     """An engine of the application's role."""
-    with role_of(postgres_database) as role:
-        with postgres_database.engine().begin() as connection:
-            for statement in documented_grants(role):
-                connection.exec_driver_sql(statement)
-        engine = postgres_database.engine()
-
-        @event.listens_for(engine, "begin")
-        def become(connection: Connection) -> None:
-            connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
-
+    with application_of(postgres_database) as engine:
         yield engine
-        engine.dispose()
 
 
 def test_the_application_may_do_its_work(application: Engine) -> None:
