@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,8 @@ class Given:
     schema: str | None = None
     names: str | None = None
     json: bool = False
+    other_urls: list[str] = field(default_factory=list)
+    """URLs that a command was given besides, whose passwords no message may show either."""
 
     def over(self, earlier: "Given") -> "Given":
         """These options, and the earlier ones where these say nothing."""
@@ -116,8 +118,10 @@ class Given:
         return os.environ.get(NAMES) or None if self.names is None else self.names
 
     def without_secrets(self, text: str) -> str:
-        """The text with the URL's password blotted out, whoever wrote it there."""
-        for secret in _secrets(self.database_text):
+        """The text with the passwords of all URLs blotted out, whoever wrote them there."""
+        secrets = set[str]().union(*map(_secrets, (self.database_text, *self.other_urls)))
+        # The longest first: one may be a part of another.
+        for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
 

@@ -108,7 +108,10 @@ def import_(
         _refuse({"--from-ledger": from_ledger}, "only with a file")
         more = {"timezone": timezone, "source": source, "schema": from_schema}
         what = _mapping(shape, {"table": table, **more}, column or ())
-    url = None if from_url is None else Given(database=from_url).url()
+    url = None
+    if from_url is not None:
+        given.other_urls.append(from_url)
+        url = Given(database=from_url).url()
     began = time.monotonic()
     report = _imported(given, what, url, dry_run)
     _tell(given, report, time.monotonic() - began)

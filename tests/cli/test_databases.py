@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from lockledger.cli import given as given_module
 from support.databases import Database
 from support.ledgers import Ledgers
+from support.refusing import refusing_server
 from support.roles import role_of
 
 COMMANDS = [
@@ -273,47 +273,6 @@ def test_a_wrong_password_is_an_error_of_the_database_and_is_not_shown(lockledge
             assert (ran.code, ran.out) == (4, "")
             assert "password authentication failed" in ran.err
             assert "s3cret" not in ran.err
-
-
-@contextmanager
-def refusing_server() -> Iterator[int]:
-    """Speaks just enough of PostgreSQL's protocol to ask for a password and to refuse it, repeating it in the message."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def refuse() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with client:
-                startup = client.recv(4096)
-                if startup[4:8] in (
-                    b"\x04\xd2\x16\x2f",
-                    b"\x04\xd2\x16\x30",
-                ):  # asks for encryption first
-                    client.sendall(b"N")
-                    startup = client.recv(4096)
-                    if startup[4:8] == b"\x04\xd2\x16\x2f":
-                        client.sendall(b"N")
-                        startup = client.recv(4096)
-                client.sendall(b"R\0\0\0\x08\0\0\0\x03")
-                password = client.recv(4096)[5:].rstrip(b"\0")
-                fields = (
-                    b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed, not "
-                    + password
-                    + b"\0\0"
-                )
-                client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
-
-    thread = threading.Thread(target=refuse, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
 
 
 def test_a_database_that_does_not_exist_is_an_error_of_the_database(

@@ -53,7 +53,8 @@ def _comes_out_everywhere(
     [*_, taken, released] = ledger.audit_trail(**chosen, after=before)
     assert (taken.key, taken.holder, taken.metadata) == (key, holder, metadata)
     assert (released.actor, released.reason) == (holder, reason)
-    assert ledger.holds(**chosen)[-1].end_reason == reason
+    told = ledger.holds(**chosen, key=key, since=taken.occurred_at)
+    assert told[-1].end_reason == reason
     recorded: list[RecordedEvent] = list(ledger.events(after=before))
     assert [each.event.key for each in recorded] == [key, key]
     for form in ("jsonl", "csv"):
