@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockledger.adapters.sessions import configure_sqlite
-    from lockledger.asynchronous import AsyncBoundLedger, AsyncLockLedger, AsyncSubscription
+    from lockledger.async_subscription import AsyncSubscription
+    from lockledger.asynchronous import AsyncBoundLedger, AsyncLockLedger
     from lockledger.bound import BoundLedger
     from lockledger.checkpoints import Checkpoint
     from lockledger.domain.errors import (
@@ -125,7 +126,8 @@ __all__ = [
 
 _MODULES = {
     "lockledger.adapters.sessions": ("configure_sqlite",),
-    "lockledger.asynchronous": ("AsyncBoundLedger", "AsyncLockLedger", "AsyncSubscription"),
+    "lockledger.async_subscription": ("AsyncSubscription",),
+    "lockledger.asynchronous": ("AsyncBoundLedger", "AsyncLockLedger"),
     "lockledger.bound": ("BoundLedger",),
     "lockledger.checkpoints": ("Checkpoint",),
     "lockledger.domain.errors": (

@@ -1,15 +1,12 @@
-"""The async face: the same verbs, run through SQLAlchemy's greenlet on an async driver. There is no second copy."""
+"""The async face of the ledger."""
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial, wraps
-from time import monotonic
-from traceback import clear_frames
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection
@@ -17,78 +14,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.util import greenlet_spawn
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
+from lockledger.async_holding import beating, begun, ended
+from lockledger.async_subscription import AsyncSubscription
+from lockledger.awaiting import EveryVerb, awaited, letting_go, spawned
 from lockledger.bound import BoundLedger
-from lockledger.domain.holds import Grant, RecordedEvent
+from lockledger.domain.holds import RecordedEvent
 from lockledger.domain.keys import new_holder
 from lockledger.domain.lock import IfMine
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.domain.ttl import Ttl
 from lockledger.door import Metadata
-from lockledger.exporting import ExportingVerbs
-from lockledger.holding import (
-    LONGEST_FAREWELL,
-    Heartbeat,
-    Held,
-    after_body,
-    async_holding,
-    beat,
-    checked_heartbeat,
-    first_pause,
-)
-from lockledger.importing import ImportingVerbs
+from lockledger.holding import Held, after_body, async_holding, checked_heartbeat
 from lockledger.ledger import LockLedger
-from lockledger.past import PastVerbs
-from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
-from lockledger.subscription import Feed, poll_seconds
-from lockledger.verbs import Verbs
+from lockledger.subscription import poll_seconds
 
-P = ParamSpec("P")
 T = TypeVar("T")
-V = TypeVar("V", bound=PastVerbs | ProvingVerbs | ImportingVerbs | ExportingVerbs)
 
 
-class AsyncVerbs(ABC):
-    """The verbs, awaited. Where and on which connection they run is for the kind of ledger."""
-
-    @abstractmethod
-    async def _run(self, call: Callable[[Any], T]) -> T:
-        """Runs a call on the sync verbs."""
-
-
-def awaited(
-    verb: Callable[Concatenate[V, P], T],
-) -> Callable[Concatenate[AsyncVerbs, P], Coroutine[Any, Any, T]]:
-    """The same verb, awaited: same arguments, answers and errors."""
-
-    @wraps(verb)
-    async def call(self: AsyncVerbs, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(lambda verbs: getattr(verbs, verb.__name__)(*args, **kwargs))
-
-    return call
-
-
-class _EveryVerb(AsyncVerbs):
-    take = awaited(Verbs.take)
-    try_take = awaited(Verbs.try_take)
-    release = awaited(Verbs.release)
-    try_release = awaited(Verbs.try_release)
-    extend = awaited(Verbs.extend)
-    force_release = awaited(Verbs.force_release)
-    take_all = awaited(Verbs.take_all)
-    expire_due = awaited(Verbs.expire_due)
-    release_all = awaited(Verbs.release_all)
-    holder_of = awaited(Verbs.holder_of)
-    is_locked = awaited(Verbs.is_locked)
-    current_holders = awaited(Verbs.current_holders)
-    history = awaited(Verbs.history)
-    audit_trail = awaited(Verbs.audit_trail)
-    holds = awaited(Verbs.holds)
-    holder_at = awaited(Verbs.holder_at)
-    holders_at = awaited(Verbs.holders_at)
-
-
-class AsyncBoundLedger(_EveryVerb):
+class AsyncBoundLedger(EveryVerb):
     """`BoundLedger` for an `AsyncSession` or `AsyncConnection`: the verbs awaited, in the caller's open transaction.
 
     A call that is cancelled loses the transaction: roll it back.
@@ -112,79 +56,13 @@ class AsyncBoundLedger(_EveryVerb):
     display_names = awaited(BoundLedger.display_names)
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        with _letting_go():
+        with letting_go():
             return await self._host.run_sync(
                 lambda host: call(BoundLedger(self._workings, host, self._door))
             )
 
 
-class AsyncSubscription(AsyncIterator[RecordedEvent]):
-    """`Subscription` for asyncio: yields events as they settle, and waits for more. One consumer at a time.
-
-    Cancelling a wait loses nothing. `close` ends the iteration, also one that waits in another task.
-    """
-
-    def __init__(
-        self, ledger: LockLedger, after: int | Literal["now"], key_prefix: str | None, poll: float
-    ) -> None:
-        self._ledger = ledger
-        self._after = after
-        self._key_prefix = key_prefix
-        self._feed: Feed | None = None
-        self._poll = poll
-        self._closed = asyncio.Event()
-
-    async def __aenter__(self) -> Self:
-        await self._begun()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RecordedEvent:
-        feed = await self._begun()
-        while not self._closed.is_set():
-            if recorded := feed.pop():
-                return recorded
-            events, reached = await greenlet_spawn(self._ledger.next_page, feed.reached)
-            idle = not events and reached == feed.reached
-            feed.put(events, reached)
-            if idle:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), self._poll)
-        raise StopAsyncIteration
-
-    @property
-    def position(self) -> int:
-        """Pass it as `after` to go on from here."""
-        if self._feed is None:
-            return 0 if self._after == "now" else self._after
-        return self._feed.position
-
-    async def close(self) -> None:
-        """Ends the iteration."""
-        self._closed.set()
-
-    async def _begun(self) -> Feed:
-        """Where the subscription stands; `"now"` is when it is entered, or first asked."""
-        if self._feed is None:
-            after = self._after
-            self._feed = Feed(
-                await greenlet_spawn(self._ledger.settled_position) if after == "now" else after,
-                self._key_prefix,
-            )
-        return self._feed
-
-
-class AsyncLockLedger(_EveryVerb):
+class AsyncLockLedger(EveryVerb):
     """`LockLedger` for asyncio: the verbs awaited, with the same guarantees.
 
     `url_or_engine`: a URL (`postgresql+psycopg://…`, `sqlite:///…`, which needs the extra `sqlite-async`) or an
@@ -295,15 +173,15 @@ class AsyncLockLedger(_EveryVerb):
         def end(hold: Held) -> None:
             ledger.end_hold(hold.grant, actor=actor, metadata=metadata)
 
-        hold = await _begun(begin, end)
+        hold = await begun(begin, end)
         again = partial(ledger.extend, key, holder, ttl, actor=actor, metadata=metadata)
         try:
-            async with _beating(hold, partial(again, token=hold.grant.token), beats):
+            async with beating(hold, partial(again, token=hold.grant.token), beats):
                 yield hold
         except BaseException as body:
-            await _ended(hold, partial(after_body, hold, partial(end, hold), body))
+            await ended(hold, partial(after_body, hold, partial(end, hold), body))
             raise
-        await _ended(hold, partial(after_body, hold, partial(end, hold), None))
+        await ended(hold, partial(after_body, hold, partial(end, hold), None))
 
     def using(
         self,
@@ -352,106 +230,7 @@ class AsyncLockLedger(_EveryVerb):
         return AsyncSubscription(self._ledger, after, prefix, poll_seconds(poll))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        return await _spawned(partial(call, self._ledger))
+        return await spawned(partial(call, self._ledger))
 
-
-@contextmanager
-def _letting_go() -> Iterator[None]:
-    """Lets nothing of a cancelled call live as long as its cancellation is kept and handled.
-
-    A cursor left in a frame keeps SQLite's connection, closed as it is, and with it the write lock.
-    """
-    try:
-        yield
-    except asyncio.CancelledError as cancellation:
-        clear_frames(cancellation.__traceback__)
-        raise
-
-
-async def _spawned(call: Callable[[], T]) -> T:
-    with _letting_go():
-        return await greenlet_spawn(call)
-
-
-async def _begun(begin: Callable[[], Held], end: Callable[[Held], None]) -> Held:
-    """Takes in a task of its own, which hears of a cancellation once, so that it can take back what it had begun."""
-    task = asyncio.ensure_future(_spawned(begin))
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        task.cancel()
-        await _over(task)
-        if task.done() and not task.cancelled() and task.exception() is None:
-            await _ended(task.result(), partial(end, task.result()))  # it came too late to stop it
-        raise
-    return task.result()
-
-
-async def _ended(hold: Held, end: Callable[[], None]) -> None:
-    """Carries out the end of a hold in a task of its own: a cancellation must not leave the lock behind.
-
-    A forked child has no part in its parent's loop and hold, and awaits nothing.
-    """
-    if not hold.here:
-        return
-    task = asyncio.ensure_future(_spawned(end))
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError as cancellation:
-        await _over(task)
-        if task.done() and not task.cancelled() and (failure := task.exception()) is not None:
-            cancellation.add_note(f"and at the end of the hold: {failure}")
-        raise
-    task.result()
-
-
-async def _over(task: asyncio.Task[Any]) -> None:
-    """Waits for a task however often it is cancelled itself meanwhile; at last, when nothing answers, gives it up."""
-    ends = monotonic() + LONGEST_FAREWELL
-    while not task.done() and (left := ends - monotonic()) > 0:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task], timeout=left)
-    if not task.done():
-        task.cancel()
-        _GIVEN_UP.add(task)
-        task.add_done_callback(_forget)
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    _GIVEN_UP.discard(task)
-    if not task.cancelled():
-        task.exception()  # nobody is left to hear of it
-
-
-@asynccontextmanager
-async def _beating(
-    held: Held, extend: Callable[[], Grant], heartbeat: Heartbeat | None
-) -> AsyncIterator[None]:
-    """Extends in a task of its own for the length of a block."""
-    if heartbeat is None:
-        yield
-        return
-    over = asyncio.Event()
-
-    async def beat_until_over(pause: float | None) -> None:
-        while pause is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), pause)
-            if over.is_set():
-                return
-            pause = await _spawned(partial(beat, held, extend, heartbeat))
-
-    task = asyncio.create_task(beat_until_over(first_pause(held, heartbeat)))
-    try:
-        yield
-    finally:
-        if held.here:
-            over.set()
-            await asyncio.wait([task], timeout=LONGEST_FAREWELL)
-            task.cancel()
-
-
-_GIVEN_UP: set[asyncio.Task[Any]] = set()
-"""Tasks that nothing answered; the event loop alone would let them be collected."""
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
