@@ -27,11 +27,22 @@ class Loop:
         """What the coroutine gives, once it is through."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def settle(self) -> None:
+        """Waits for tasks that are still ending: a connection that one gives back to a closed pool is closed by nobody."""
+        self.run(_others_ended())
+
     def close(self) -> None:
+        self.settle()
         self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _others_ended() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=10)
 
 
 @contextmanager

@@ -82,6 +82,7 @@ class Company:
             self.loop.run(holding.__aexit__(None, None, None))
 
     def close(self) -> None:
+        self.loop.settle()
         for ledger in self._opened:
             ledger.close()
 
