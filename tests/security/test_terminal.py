@@ -41,7 +41,7 @@ COMMANDS = [
     ["doctor"],
     ["rebuild"],
 ]
-READING = ("holders", "holds", "audit", "history", "at", "take")
+READING = ("holders", "holds", "audit", "history", "at")
 
 
 @pytest.fixture
