@@ -107,10 +107,17 @@ def _read(file: str) -> "Checkpoint":
     from lockledger.checkpoints import Checkpoint
 
     path = Path(file)
+    too_large = BadInput(
+        f"{file}: a checkpoint is never that large; give the file it was written to"
+    )
     if path.is_file() and path.stat().st_size > _LARGEST_FILE:
-        raise BadInput(f"{file}: a checkpoint is never that large; give the file it was written to")
+        raise too_large
+    with path.open("rb") as stream:  # which may be a pipe or a device, without a size or an end
+        text = stream.read(_LARGEST_FILE + 1)
+    if len(text) > _LARGEST_FILE:
+        raise too_large
     try:
-        return Checkpoint.from_json(path.read_bytes())
+        return Checkpoint.from_json(text)
     except ValueError as fault:
         raise BadInput(f"{file}: {fault}") from fault
 
