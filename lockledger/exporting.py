@@ -30,6 +30,8 @@ OnRows = Callable[[int], None] | None
 Pages = Iterator[Sequence[AuditEntry]] | Iterator[Sequence[Hold]]
 
 ROWS_IN_A_PAGE: Final = 500
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write to a file fails with. It names no file."""
 
 ENTRY: Final[Columns] = {
     "position": "count",
@@ -292,7 +294,12 @@ def written_beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
         else:
             _rename_to_a_new_name(part, path)
     except OSError as fault:
-        if isinstance(fault.filename, str | os.PathLike) and Path(fault.filename) == part:
+        named = fault.filename
+        if isinstance(named, str | os.PathLike):
+            is_ours = Path(named) == part
+        else:
+            is_ours = named is None and fault.errno in _NO_ROOM
+        if is_ours:
             fault.filename = str(path)  # the name that the caller knows
         raise
     finally:

@@ -1,5 +1,6 @@
 """`lockledger timeline`: who held what when, drawn for a terminal, as an image or as a page."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -182,12 +183,27 @@ def _write(given: Given, drawn: str, found: "Sequence[Hold]", file: str | None) 
         speaks = output.speaks_unicode(sys.stdout)
         print(drawn if speaks else drawn.encode("ascii", "xmlcharrefreplace").decode(), end="")
         return
-    Path(file).write_text(drawn, encoding="utf-8", newline="\n")
+    _replace(file, drawn.encode())
     locks = len({hold.key for hold in found})
     if given.json:
         output.print_json({"file": file, "locks": locks, "holds": len(found)})
     else:
-        print(output.safe(f"{file}: {len(found)} holds of {locks} locks"))
+        from lockledger.timeline.words import counted
+
+        shows = f"{counted(len(found), 'hold')} of {counted(locks, 'lock')}"
+        print(output.safe(f"{file}: {shows}"))
+
+
+def _replace(file: str, drawn: bytes) -> None:
+    """A file that is there stays as it is until the new one is whole; what is no file is written into."""
+    from lockledger.exporting import written_beside
+
+    path = Path(os.path.realpath(file))
+    if path.exists() and not path.is_file():
+        path.write_bytes(drawn)
+        return
+    with written_beside(path, overwrite=True) as stream:
+        stream.write(drawn)
 
 
 def _picture(

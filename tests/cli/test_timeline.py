@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import lockledger.timeline
 from lockledger.cli import output
 from lockledger.cli.chart import ASCII, UNICODE, Axis, drawn
 from lockledger.domain.holds import Hold
@@ -138,6 +140,30 @@ def test_a_file_is_written_in_the_form_that_its_name_says(told: Any) -> None:
     assert Path("t.svg").read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
+def test_a_drawing_that_has_no_room_leaves_what_was_there(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, most = lockledger.timeline.draw_timeline, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def until_there_is_no_room(*arguments: Any, **options: Any) -> str:
+        text = draw(*arguments, **options)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))
+        return text
+
+    monkeypatch.setattr("lockledger.timeline.draw_timeline", until_there_is_no_room)
+    for before in (None, "old"):
+        if before is not None:
+            Path("t.svg").write_text(before)
+        try:
+            ran = told("timeline", "--output", "t.svg")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        assert ran.code == 2
+        assert ran.err == f"lockledger: {Path('t.svg').resolve()}: File too large\n"
+        assert (Path("t.svg").read_text() if Path("t.svg").exists() else None) == before
+        assert not list(Path().glob(".*"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -157,6 +183,11 @@ def test_what_cannot_be_drawn_is_refused_and_nothing_written(
     assert not list(Path.cwd().glob("t*"))
 
 
+def test_one_is_one(cli: Any) -> None:
+    cli.done("take", "k", "ana")
+    assert cli.done("timeline", "--output", "t.svg").out == "t.svg: 1 hold of 1 lock\n"
+
+
 def test_a_drawing_shows_names_also_where_the_output_knows_only_ascii(
     told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,13 +202,30 @@ def test_a_drawing_shows_names_also_where_the_output_knows_only_ascii(
     assert labels == {"Zoë"}
 
 
-def test_the_example_in_the_documentation_is_what_is_drawn(lockledger: Any) -> None:
-    example = Path(__file__).parents[2] / "docs" / "examples" / "office-day"
+@pytest.mark.parametrize("name", ["office-day", "ticket"])
+def test_the_example_in_the_documentation_is_what_is_drawn(lockledger: Any, name: str) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / name
     lockledger.done("migrate")
     lockledger.done("apply", str(example.with_suffix(".jsonl")))
     shown = lockledger.done("timeline", "--format", "svg").out
     as_of = re.compile(r"(?<=still held at )[0-9TZ:-]+")
     assert as_of.sub("", shown) == as_of.sub("", example.with_suffix(".svg").read_text("utf-8"))
+
+
+def test_holds_of_25_hours_and_of_40_days_are_told_as_such(lockledger: Any) -> None:
+    lockledger.done("migrate")
+    lockledger.done("apply", str(Path(__file__).parents[2] / "docs" / "examples" / "ticket.jsonl"))
+    lasted = {}
+    for each in lockledger("holds", "--json").lines:
+        begin, end = (datetime.fromisoformat(each[name]) for name in ("taken_at", "ended_at"))
+        lasted[each["token"]] = end - begin
+    assert (lasted[1], lasted[3]) == (timedelta(hours=25), timedelta(days=40))
+
+    bar_of = bars(ET.fromstring(lockledger("timeline", "--format", "svg").out))
+    assert "2025-01-16T09:12:40Z, 1 d 1 h\n" in bar_of["ticket:2207", 1].title
+    assert "2025-02-25T15:40:05Z, 40 d\n" in bar_of["ticket:2207", 3].title
+    widths = {token: bar.x2 - bar.x1 for (_, token), bar in bar_of.items()}
+    assert widths[3] / widths[1] == pytest.approx(40 * 24 / 25, abs=0.05)
 
 
 def hold(begin: int, end: int | None, **facts: Any) -> Hold:
