@@ -78,7 +78,7 @@ def durable_database(durable_server: EmbeddedPostgres) -> Iterator[Database]:
     database.close()
 
 
-ONE_SERVER = ("acceptance", "cli", "docs", "http", "importing", "projections")
+ONE_SERVER = ("acceptance", "cli", "docs", "fuzz", "http", "importing", "projections")
 """Folders of tests of what has no SQL of its own: one PostgreSQL shows as much of it as two."""
 
 

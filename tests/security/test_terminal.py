@@ -163,7 +163,7 @@ def test_files_keep_every_text_and_begin_no_formula(told: Database) -> None:
     with LockLedger(told.url) as ledger:
         for form in ("csv", "jsonl"):
             stream = io.BytesIO()
-            ledger.export_audit_trail(stream, format=form)  # type: ignore[arg-type]
+            ledger.export_audit_trail(stream, format=form)
             text = stream.getvalue().decode()
             assert not set("\x1b\x07\x9b") & set(text)
             if form == "jsonl":
