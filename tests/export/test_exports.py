@@ -43,6 +43,10 @@ def told(ledger: LockLedger, clock: SettableClock) -> LockLedger:
     clock.forward(3600)
     ledger.take(FORMULA, "@holder", ttl=0.25, metadata={"-": ["=1;=2", None, 1.5]})
     ledger.take(FORMULA, "-1", takeover_reason='+1\n=2\t\'3;"=4"', actor="user:9")
+    ledger.take('"a", b\'s \\ 😀 <b>%s</b>', "שלום:1", metadata={"é😀": "\u202e\r\n\x01"})
+    ledger.take(
+        '"a", b\'s \\ 😀 <b>%s</b>', "=1", takeover_reason='=1\n"עברית", 👩\u200d👧\n\n\t-- \' \\n'
+    )
     ledger.take("last", "run:1", ttl=60)
     return ledger
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from lockledger import LockLedger
+from lockledger import LockLedger, LocksWithHistory
 from support.ledgers import Ledgers, SettableClock, unchanged
 from support.old_system import OldSystem
 from support.stories import at
@@ -144,6 +145,37 @@ def test_naive_instants_are_refused_unless_their_zone_is_given(
     assert ledger.import_locks(replace(mapping, timezone="Europe/Berlin")).locks == 1
     taken_at = ledger.history("k")[0].occurred_at
     assert taken_at.isoformat() == "2026-01-12T08:00:00+00:00"
+
+
+def test_in_the_nights_when_clocks_are_changed_no_row_gets_lost_and_none_runs_backwards(
+    ledger: LockLedger, old: OldSystem
+) -> None:
+    old.run("CREATE TABLE nights (k TEXT, t TEXT, e TEXT)")
+    for key, taken, ended in (
+        ("twice", "2025-10-26 02:30:00", "2025-10-26 03:00:00"),
+        ("left out", "2025-03-30 02:30:00", "2025-03-30 04:00:00"),
+        ("over both", "2025-10-26 01:30:00", "2025-10-26 03:30:00"),
+        ("back", "2025-10-26 02:50:00", "2025-10-26 02:10:00"),
+    ):
+        old.run("INSERT INTO nights VALUES (:k, :t, :e)", k=key, t=taken, e=ended)
+    mapping = LocksWithHistory(
+        "nights", row="k", key="k", holder="k", taken_at="t", ended_at="e", timezone="Europe/Berlin"
+    )
+    (refusal,) = ledger.import_locks(mapping).refused
+    assert (refusal.key, refusal.reason) == (
+        "back",
+        "it ended at 2025-10-26T00:10:00+00:00, before it began at 2025-10-26T00:50:00+00:00",
+    )
+    told = {hold.key: (hold.taken_at, hold.ended_at) for hold in ledger.holds()}
+    assert told == {
+        "twice": (utc("2025-10-26T00:30"), utc("2025-10-26T02:00")),
+        "left out": (utc("2025-03-30T01:30"), utc("2025-03-30T02:00")),
+        "over both": (utc("2025-10-25T23:30"), utc("2025-10-26T02:30")),
+    }
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(f"{text}:00+00:00")
 
 
 def test_no_text_of_a_fault_stops_an_import(ledger: LockLedger, old: OldSystem) -> None:
