@@ -53,9 +53,13 @@ lint: ready
 
 check: lint test
 
-# By hand: a few minutes each on a quiet machine.
+# By hand, on a quiet machine. Writes docs/benchmarks.md; ARGS="--quick" takes six minutes at most, and
+# ARGS="--only growth --events 10000000" one part. What it compares with beside the tests' own needs is left out where
+# it cannot be installed.
 benchmark: ready
-	$(BIN)/python tests/benchmarks/throughput.py $(ARGS)
+	@$(BIN)/python -c 'import redis' 2>/dev/null || $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["benchmark"], sep="\n")' | \
+	  $(BIN)/python -m pip install -qq --disable-pip-version-check -r /dev/stdin || true
+	$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
 benchmark-company: ready
 	$(BIN)/python tests/benchmarks/company.py $(ARGS)

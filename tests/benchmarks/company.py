@@ -27,8 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.peers import KEYS_PER_WORKER, Operation, Peer
-from benchmarks.throughput import CONTEXT, measure
+from benchmarks.measuring import CONTEXT, KEYS_PER_WORKER, Client, Contender, each, measure
+from benchmarks.operations import TAKE
 from sqlalchemy import create_engine
 
 from lockledger import AsyncLockLedger, LockLedger
@@ -52,7 +52,7 @@ def migrated(server: EmbeddedPostgres) -> str:
     return url
 
 
-def bare(name: str, sql: str) -> Peer:
+def bare(name: str, sql: str) -> Contender:
     """One statement with its commit."""
 
     def prepare(url: str) -> None:
@@ -62,7 +62,7 @@ def bare(name: str, sql: str) -> Peer:
         engine.dispose()
 
     @contextmanager
-    def worker(url: str, _number: int) -> Iterator[Operation]:
+    def worker(url: str, _number: int) -> Iterator[Client]:
         engine = create_engine(url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
 
@@ -70,17 +70,17 @@ def bare(name: str, sql: str) -> Peer:
                 connection.exec_driver_sql(sql).close()
                 return 1
 
-            yield operation
+            yield {TAKE: operation}
         engine.dispose()
 
-    return Peer(name, prepare, worker, "")
+    return Contender(name, prepare, each(worker))
 
 
-def taking(name: str, key: str, *, notify: bool = False, **options: bool) -> Peer:
+def taking(name: str, key: str, *, notify: bool = False, **options: bool) -> Contender:
     """Takes and releases, each worker its own keys; a cycle counts as two operations."""
 
     @contextmanager
-    def worker(url: str, number: int) -> Iterator[Operation]:
+    def worker(url: str, number: int) -> Iterator[Client]:
         keys = cycle([key.format(worker=number, item=item) for item in range(KEYS_PER_WORKER)])
         engine = create_engine(url, isolation_level="AUTOCOMMIT")
         with LockLedger(url, **options) as ledger, engine.connect() as connection:  # type: ignore[arg-type]
@@ -93,14 +93,14 @@ def taking(name: str, key: str, *, notify: bool = False, **options: bool) -> Pee
                     connection.exec_driver_sql("SELECT pg_notify('lockledger', '')").close()
                 return 2
 
-            yield take_and_release
+            yield {TAKE: take_and_release}
         engine.dispose()
 
-    return Peer(name, lambda _url: None, worker, "")
+    return Contender(name, lambda _url: None, each(worker))
 
 
 def compare(
-    contenders: Sequence[tuple[Peer, str]], clients: Sequence[int], chosen: argparse.Namespace
+    contenders: Sequence[tuple[Contender, str]], clients: Sequence[int], chosen: argparse.Namespace
 ) -> None:
     """Prints a rate for each, and its ratio to the first one's."""
     print("| clients | what | operations a second | ratio |\n| ---: | --- | ---: | ---: |")
@@ -108,7 +108,7 @@ def compare(
         rates: list[list[float]] = [[] for _ in contenders]
         for _ in range(chosen.rounds):
             for (peer, url), found in zip(contenders, rates, strict=True):
-                found.append(measure(peer, url, number, chosen.seconds))
+                found.append(measure(peer, url, TAKE, number, chosen.seconds).rate)
         for (peer, _), found in zip(contenders, rates, strict=True):
             ratio = statistics.median(a / b for a, b in zip(found, rates[0], strict=True))
             rate = statistics.median(found)

@@ -1,131 +1,33 @@
-"""The contenders: lockledger's public API, and what people use instead. One `operation` is one take or one release.
-
-Each maker returns a function that does a take and a release of one of the worker's own keys, and counts as two
-operations; the bare INSERT counts as one. What a peer does not give stands beside it, and in the report.
-"""
+"""What people use instead, beside the ORM rows: `eventsourcing`'s recorder, a bare INSERT, and locks without history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import cycle
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
 import psycopg
-from sqlalchemy import create_engine, make_url, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from benchmarks.measuring import AsyncClient, Client, Contender, each, libpq
+from benchmarks.operations import BOSS, HELD, HOLDER, REFUSED, TAKE
+from benchmarks.ours import keys_of
+from sqlalchemy import make_url
 
-from lockledger import LockLedger
-
-KEYS_PER_WORKER = 50
-Operation = Callable[[], int]
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A contender: how its tables are made, how a worker runs it, and what it leaves out."""
-
-    name: str
-    prepare: Callable[[str], None]
-    worker: Callable[[str, int], Any]
-    lacks: str
-
-
-def _keys(worker: int) -> Iterator[str]:
-    return cycle([f"worker:{worker}:item:{number}" for number in range(KEYS_PER_WORKER)])
-
-
-# lockledger
-
-
-def _prepare_ledger(url: str) -> None:
-    with LockLedger(url) as ledger:
-        ledger.migrate()
-
-
-@contextmanager
-def _ledger_worker(url: str, worker: int) -> Iterator[Operation]:
-    keys = _keys(worker)
-    holder = f"run:{worker}"
-    with LockLedger(url) as ledger:
-
-        def take_and_release() -> int:
-            key = next(keys)
-            token = ledger.take(key, holder, ttl=60).token
-            ledger.release(key, holder, token=token)
-            return 2
-
-        yield take_and_release
-
-
-# The usual way: an ORM lock row and an audit row, FOR UPDATE and a SAVEPOINT around the insert
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class LockRow(Base):
-    __tablename__ = "bench_lock"
-    key: Mapped[str] = mapped_column(primary_key=True)
-    holder: Mapped[str]
-    taken_at: Mapped[datetime]
-    expires_at: Mapped[datetime | None]
-
-
-class AuditRow(Base):
-    __tablename__ = "bench_audit"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(index=True)
-    action: Mapped[str]
-    actor: Mapped[str]
-    at: Mapped[datetime]
-
-
-def _prepare_orm(url: str) -> None:
-    engine = create_engine(url)
-    Base.metadata.create_all(engine)
-    engine.dispose()
-
-
-@contextmanager
-def _orm_worker(url: str, worker: int) -> Iterator[Operation]:
-    keys, holder, engine = _keys(worker), f"run:{worker}", create_engine(url)
-
-    def found(session: Session, key: str) -> LockRow | None:
-        return session.scalars(select(LockRow).where(LockRow.key == key).with_for_update()).first()
-
-    def take_and_release() -> int:
-        key, now = next(keys), datetime.now(UTC).replace(tzinfo=None)
-        with Session(engine) as session, session.begin():
-            if found(session, key) is None:
-                with session.begin_nested():
-                    session.add(LockRow(key=key, holder=holder, taken_at=now, expires_at=None))
-                session.add(AuditRow(key=key, action="taken", actor=holder, at=now))
-        with Session(engine) as session, session.begin():
-            row = found(session, key)
-            if row is not None and row.holder == holder:
-                session.delete(row)
-                session.add(AuditRow(key=key, action="released", actor=holder, at=now))
-        return 2
-
-    yield take_and_release
-    engine.dispose()
-
+ROUNDS_OF_ONE_AGGREGATE = 10
+"""A stock aggregate is rebuilt from all of its events: a new one every ten rounds keeps that short."""
 
 # eventsourcing's stock recorder and aggregate
 
 
-def _environment(url: str) -> dict[str, str]:
+def _environment(url: str, *, projecting: bool) -> dict[str, str]:
     parsed = make_url(url)
 
     def part(given: object, name: str, otherwise: str) -> str:
         return str(given or parsed.query.get(name) or otherwise)
 
-    return {
+    environment = {
         "PERSISTENCE_MODULE": "eventsourcing.postgres",
         "POSTGRES_DBNAME": str(parsed.database),
         "POSTGRES_HOST": part(parsed.host, "host", "127.0.0.1"),
@@ -133,87 +35,215 @@ def _environment(url: str) -> dict[str, str]:
         "POSTGRES_USER": part(parsed.username, "user", "postgres"),
         "POSTGRES_PASSWORD": parsed.password or "none",
     }
+    if projecting:
+        environment["APPLICATION_RECORDER_TOPIC"] = "benchmarks.stock:ProjectingRecorder"
+    return environment
 
 
 def _prepare_stock(url: str) -> None:
-    from eventsourcing.application import Application
+    from benchmarks.stock import TABLES, application
 
-    with Application[Any](_environment(url)):
+    with application(_environment(url, projecting=False)):
         pass  # makes the tables
+    with psycopg.connect(libpq(url)) as connection:
+        connection.execute(TABLES)
 
 
-@contextmanager
-def _stock_worker(url: str, worker: int) -> Iterator[Operation]:
-    from benchmarks.stock import StockLock
-    from eventsourcing.application import Application
+def _stock(*, projecting: bool) -> Callable[[str, int], Any]:
+    @contextmanager
+    def worker(url: str, number: int) -> Iterator[Client]:
+        from benchmarks.stock import StockLock, application
 
-    application: Application[Any] = Application(_environment(url) | {"CREATE_TABLE": "no"})
-    holder = f"run:{worker}"
-    current, rounds = uuid4(), 10
+        environment = _environment(url, projecting=projecting) | {"CREATE_TABLE": "no"}
+        app, holder = application(environment), f"run:{number}"
+        held = json.dumps({"holder": holder})
+        current, rounds = uuid4(), ROUNDS_OF_ONE_AGGREGATE
 
-    def take_and_release() -> int:
-        nonlocal current, rounds
-        # A stock aggregate is rebuilt from all of its events: a new one every ten rounds keeps that short.
-        if rounds == 10:
-            fresh = StockLock(f"worker:{worker}")
-            application.save(fresh)
-            current, rounds = fresh.id, 0
-        lock: Any = application.repository.get(current)
-        lock.take(holder)
-        application.save(lock)
-        lock = application.repository.get(current)
-        lock.release()
-        application.save(lock)
-        rounds += 1
-        return 2
+        def save(lock: Any, before: str | None, after: str | None) -> None:
+            now = None if after is None else holder
+            app.save(lock, projected=(lock.key, holder, now, before, after))
 
-    yield take_and_release
-    application.close()
+        def take_and_release() -> int:
+            nonlocal current, rounds
+            made = rounds == ROUNDS_OF_ONE_AGGREGATE
+            if made:
+                fresh = StockLock(f"worker:{number}")
+                save(fresh, None, None)
+                current, rounds = fresh.id, 0
+            lock: Any = app.repository.get(current)
+            lock.take(holder)
+            save(lock, None, held)
+            lock = app.repository.get(current)
+            lock.release()
+            save(lock, held, None)
+            rounds += 1
+            return 3 if made else 2  # making it is an append as well
+
+        yield {TAKE: take_and_release}
+        app.close()
+
+    return worker
 
 
 # A bare INSERT with commit
 
 
 def _prepare_insert(url: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
+    with psycopg.connect(libpq(url)) as connection:
         connection.execute(
-            text(
-                "CREATE TABLE IF NOT EXISTS bench_row (id bigserial PRIMARY KEY, key text, holder text, at timestamptz)"
-            )
+            "CREATE TABLE IF NOT EXISTS bench_row (id bigserial PRIMARY KEY, key text, holder text, at timestamptz)"
         )
-    engine.dispose()
+
+
+_INSERT = "INSERT INTO bench_row (key, holder, at) VALUES (%s, %s, clock_timestamp())"
 
 
 @contextmanager
-def _insert_worker(url: str, worker: int) -> Iterator[Operation]:
-    keys = _keys(worker)
-    dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(dsn, autocommit=True) as connection:
+def _insert(url: str, number: int) -> Iterator[Client]:
+    keys, holder = keys_of(number), f"run:{number}"
+    with psycopg.connect(libpq(url), autocommit=True) as connection:
 
         def insert() -> int:
-            connection.execute(
-                "INSERT INTO bench_row (key, holder, at) VALUES (%s, %s, clock_timestamp())",
-                (next(keys), f"run:{worker}"),
-            )
+            connection.execute(_INSERT, (next(keys), holder))
             return 1
 
-        yield insert
+        yield {TAKE: insert}
 
 
-LEDGER = Peer("lockledger", _prepare_ledger, _ledger_worker, "")
-PEERS = (
-    Peer(
-        "ORM lock row and audit row",
-        _prepare_orm,
-        _orm_worker,
-        "tokens, expiry by the database's clock, replay, tamper evidence, subscriptions",
-    ),
-    Peer(
-        "eventsourcing's stock recorder",
-        _prepare_stock,
-        _stock_worker,
-        "any projection: no current-holder table, no audit trail to query",
-    ),
-    Peer("bare INSERT", _prepare_insert, _insert_worker, "locks: it is one row and one commit"),
+@asynccontextmanager
+async def _insert_tasks(
+    url: str, _width: int
+) -> AsyncIterator[Callable[[int], Awaitable[AsyncClient]]]:
+    async with AsyncExitStack() as stack:
+
+        async def client(number: int) -> AsyncClient:
+            keys, holder = keys_of(number), f"run:{number}"
+            connection = await stack.enter_async_context(
+                await psycopg.AsyncConnection.connect(libpq(url), autocommit=True)
+            )
+
+            async def insert() -> int:
+                await connection.execute(_INSERT, (next(keys), holder))
+                return 1
+
+            return {TAKE: insert}
+
+        yield client
+
+
+# PostgreSQL's advisory locks
+
+
+@contextmanager
+def _advisory(url: str, number: int) -> Iterator[Client]:
+    keys, dsn = keys_of(number), libpq(url)
+    with (
+        psycopg.connect(dsn, autocommit=True) as connection,
+        psycopg.connect(dsn, autocommit=True) as other,
+    ):
+
+        def taken(by: Any, key: str) -> bool:
+            sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+            return bool(by.execute(sql, (key,)).fetchone()[0])
+
+        held = f"{HELD}:{number}"
+        if not taken(other, held):
+            raise RuntimeError(f"{held} is held already")
+
+        def take_and_release() -> int:
+            key = next(keys)
+            taken(connection, key)
+            connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (key,))
+            return 2
+
+        def refused() -> int:
+            if taken(connection, held):
+                raise RuntimeError(f"{held} was not held")
+            return 1
+
+        yield {TAKE: take_and_release, REFUSED: refused}
+
+
+# Redis
+
+
+def redis_server(host: str, port: int) -> dict[str, str] | None:
+    """Its version and whether it writes to disk; `None` when the package or a server is missing."""
+    try:
+        redis = import_module("redis")
+        with redis.Redis(host=host, port=port, socket_connect_timeout=1) as server:
+            return {
+                "version": server.info("server")["redis_version"],
+                "appendonly": server.config_get("appendonly")["appendonly"],
+                "client": redis.__version__,
+            }
+    except ImportError:
+        return None
+    except OSError:
+        return None
+    except Exception as error:
+        if type(error).__module__.startswith("redis."):
+            return None
+        raise
+
+
+def redis_lock(host: str, port: int) -> Contender:
+    """redis-py's `Lock`."""
+
+    def opened() -> Any:
+        return import_module("redis").Redis(host=host, port=port)
+
+    def prepare(_url: str) -> None:
+        with opened() as server:
+            server.set(f"bench:{HELD}", BOSS, px=3_600_000)
+
+    @contextmanager
+    def worker(_url: str, number: int) -> Iterator[Client]:
+        keys = keys_of(number)
+        with opened() as server:
+
+            def take_and_release() -> int:
+                lock = server.lock(f"bench:{next(keys)}", timeout=60, blocking=False)
+                if lock.acquire():
+                    lock.release()
+                return 2
+
+            def refused() -> int:
+                server.lock(f"bench:{HELD}", timeout=60, blocking=False).acquire()
+                return 1
+
+            def holder() -> int:
+                server.get(f"bench:{HELD}")
+                return 1
+
+            yield {TAKE: take_and_release, REFUSED: refused, HOLDER: holder}
+
+    lacks = "history, durability, a part in the host's transaction, tokens that grow"
+    return Contender("Redis Lock", prepare, each(worker), lacks)
+
+
+STOCK = Contender(
+    "eventsourcing's recorder with an equal projection",
+    _prepare_stock,
+    each(_stock(projecting=True)),
+    "rules, expiry, a part in the host's transaction, tamper evidence",
+)
+BARE_STOCK = Contender(
+    "eventsourcing's recorder, bare",
+    _prepare_stock,
+    each(_stock(projecting=False)),
+    "any projection besides: no current-holder table, no audit trail to query",
+)
+INSERT = Contender(
+    "bare INSERT",
+    _prepare_insert,
+    each(_insert),
+    "locks: it is one row and one commit",
+    tasks=_insert_tasks,
+)
+ADVISORY = Contender(
+    "PostgreSQL advisory lock",
+    lambda _url: None,
+    each(_advisory),
+    "history, holders by name, expiry, any trace after the session; it writes nothing",
 )

@@ -65,7 +65,21 @@ def rebuild(url: str) -> int:
         return done.events
 
 
-def measured(name: str, work: Callable[[str], int], url: str) -> None:
+def emptied(url: str) -> None:
+    """Leaves the ledger without its audit trail and its ended holds."""
+    database = Database(url, "postgresql", "given")
+    tamper(
+        database,
+        "DELETE FROM lockledger_audit_trail",
+        "DELETE FROM lockledger_holds",
+    )
+    with database.engine(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql("VACUUM lockledger_audit_trail")
+        connection.exec_driver_sql("VACUUM lockledger_holds")
+    database.close()
+
+
+def measured(name: str, work: Callable[[str], int], url: str) -> dict[str, Any]:
     """Runs it in a process of its own, so that its memory is its own."""
     answers = CONTEXT.SimpleQueue()
     process = CONTEXT.Process(target=_measure, args=(work, url, answers))
@@ -76,8 +90,16 @@ def measured(name: str, work: Callable[[str], int], url: str) -> None:
     events, wall, cpu, memory = answers.get()
     print(
         f"{name:<36} {events / wall:>10,.0f}/s {cpu / events * 1e6:>8.1f} µs CPU {memory:>8.1f} MiB",
+        file=sys.stderr,
         flush=True,
     )
+    return {
+        "what": name,
+        "events": events,
+        "rate": round(events / wall, 1),
+        "client_us": round(cpu / events * 1e6, 1),
+        "memory_mib": round(memory, 1),
+    }
 
 
 def _measure(work: Callable[[str], int], url: str, answers: Any) -> None:
@@ -120,14 +142,7 @@ def main() -> None:
         measured("COPY out of the events table", copy, database.url)
         measured("verify", verify, database.url)
         measured("rebuild, everything is right", rebuild, database.url)
-        tamper(
-            database,
-            "DELETE FROM lockledger_audit_trail",
-            "DELETE FROM lockledger_holds",
-        )
-        with database.engine(isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.exec_driver_sql("VACUUM lockledger_audit_trail")
-            connection.exec_driver_sql("VACUUM lockledger_holds")
+        emptied(database.url)
         measured("rebuild, audit trail and holds empty", rebuild, database.url)
         measured("verify", verify, database.url)
         database.close()
