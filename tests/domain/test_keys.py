@@ -112,7 +112,7 @@ def test_no_white_space_of_any_script_may_surround_it(check: Check, space: str) 
 def test_anything_but_a_text_is_a_type_error_that_names_the_remedy(
     check: Check, value: str
 ) -> None:
-    with pytest.raises(TypeError, match=r"must be a str, not \w+ .+; write str\(…\) or lock_key"):
+    with pytest.raises(TypeError, match=r"must be a str, not \w+ .+; write str\(…\)"):
         check(value)
 
 
