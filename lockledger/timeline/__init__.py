@@ -9,6 +9,7 @@ from lockledger.domain.errors import shown
 from lockledger.domain.holds import Hold
 from lockledger.queries import checked_instant
 from lockledger.timeline import svg
+from lockledger.timeline.axis import LATEST
 from lockledger.timeline.facts import Telling
 from lockledger.timeline.fills import fills_of
 from lockledger.timeline.page import page
@@ -55,6 +56,8 @@ def draw_timeline(
         raise ValueError(
             f"until={beyond.isoformat()} is not later than since={first.isoformat()}; give a period"
         )
+    if first == LATEST:
+        raise ValueError(f"since={LATEST.isoformat()} is the last instant there is; give a period")
     found = [as_of(_checked(hold), as_of_now) for hold in holds]
     found = [hold for hold in found if was_live(hold, first, beyond)]
     found.sort(key=lambda hold: (hold.key, hold.taken_at, hold.token))

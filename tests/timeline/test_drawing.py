@@ -253,6 +253,8 @@ def test_times_at_the_edges_of_the_calendar_are_drawn() -> None:
     for options in ({}, {"since": first, "until": last}):
         assert len(bars(drawn(whole, now=last, **options))) == 1
     assert len(bars(drawn(Hold(key="k", holder="h", token=1, taken_at=last), now=last))) == 1
+    assert bars(drawn(whole, now=last, until=first)) == {}
+    assert len(bars(drawn(hold(0), now=last, since=last - timedelta(microseconds=1)))) == 1
 
 
 def test_nothing_is_said_to_be_nothing() -> None:
@@ -274,6 +276,7 @@ def test_nothing_is_said_to_be_nothing() -> None:
         ),
         ({"now": None}, TypeError, "now must be an aware datetime, not None"),
         ({"since": NOW, "until": NOW}, ValueError, "is not later than since="),
+        ({"since": LATEST}, ValueError, "is the last instant there is; give a period"),
         ({"until": "2026"}, TypeError, "until must be an aware datetime, not '2026'"),
         ({"format": "png"}, ValueError, "format='png': use svg or html"),
     ],
