@@ -26,6 +26,7 @@ from lockledger.domain.errors import ConcurrencyConflict, SchemaMismatch, shown
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
 ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
+OLDEST_SQLITE: Final = (3, 25, 0)
 _MEMORY = (None, "", ":memory:")
 
 
@@ -53,6 +54,7 @@ class Source:
                 self._engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
         else:
             self._engine = _host_engine(url_or_engine, asynchronous)
+        _refuse_old_sqlite(self._engine)
         self._deaf: Engine | None = None
         self._process = os.getpid()
 
@@ -210,6 +212,18 @@ def _host_engine(engine: object, asynchronous: bool) -> Engine:
     return found
 
 
+def _refuse_old_sqlite(engine: Engine) -> None:
+    """Raises `ValueError` where the SQLite library that the driver was built with is too old."""
+    if engine.dialect.name != SQLITE:
+        return
+    found = getattr(engine.dialect.loaded_dbapi, "sqlite_version_info", OLDEST_SQLITE)
+    if found < OLDEST_SQLITE:
+        version, oldest = (".".join(map(str, each)) for each in (found, OLDEST_SQLITE))
+        raise ValueError(
+            f"SQLite {version} is too old: lockledger needs {oldest} or newer; use a Python that comes with it"
+        )
+
+
 @contextmanager
 def _lent(connection: Connection, busy_timeout: float) -> Iterator[None]:
     """A host's connection in AUTOCOMMIT for the length of one call, and given back as it was.
@@ -266,6 +280,9 @@ def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: b
         "hide_parameters": True,
         "execution_options": {OWN: url.get_backend_name() != SQLITE or url.database not in _MEMORY},
     }
+    if url.get_backend_name() == POSTGRESQL and _THRESHOLD in url.query:
+        options["connect_args"] = {_THRESHOLD: _threshold(url.query[_THRESHOLD])}
+        url = url.difference_update_query([_THRESHOLD])
     if url.get_backend_name() == SQLITE:
         options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
         if url.database in _MEMORY:
@@ -296,6 +313,20 @@ def _await_no_more_than_needed(dialect: Any) -> None:
 def _ended(end: Callable[[Any], None], connection: Any) -> None:
     if connection.driver_connection.in_transaction:
         end(connection)
+
+
+_THRESHOLD: Final = "prepare_threshold"
+
+
+def _threshold(given: object) -> int | None:
+    """After how many runs psycopg prepares a statement on the server; `None`: never, as some poolers need it."""
+    if given == "none":
+        return None
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 6:
+        return int(given)
+    raise ValueError(
+        f"{_THRESHOLD}={shown(given)} in the database's URL: give a whole number of runs below 1,000,000, or none"
+    )
 
 
 @contextmanager

