@@ -1,10 +1,11 @@
 """The usual way, as a contender: a lock row and an audit row through the ORM.
 
-It does what both systems of the contract do. A take reads the lock row FOR UPDATE, deletes it when it has expired,
-inserts it inside a SAVEPOINT, so that a lost race leaves the transaction usable, and adds an audit row with the state
-before and after as JSON and the comment. A reason takes a held lock over in place. A release reads FOR UPDATE, deletes
-the row only for its holder, and adds an audit row. Each call is one transaction of a Session of its own; times are the
-application's. Nothing is left out that such code has, and nothing is added.
+It does what the systems did that `docs/examples/pipeline` and `docs/examples/consolidation` stand for. A take reads the
+lock row FOR UPDATE, deletes it when it has expired, inserts it inside a SAVEPOINT, so that a lost race leaves the
+transaction usable, and adds an audit row with the state before and after as JSON and the comment. A reason takes a held
+lock over in place. A release reads FOR UPDATE, deletes the row only for its holder, and adds an audit row. Each call is
+one transaction of a Session of its own; times are the application's. Nothing is left out that such code has, and
+nothing is added.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ def written(parts: dict[str, Any], docs: Path) -> None:
     for name, make in SECTIONS.items():
         part = name.partition("-")[0]
         if part in parts:
-            text = _between(text, name, make(parts[part]["rows"]))
+            text = _between(text, name, make(parts[part]))
     text = _between(text, "runs", _runs(parts))
     page.write_text(text)
     for name, draw in DRAWINGS.items():
         part = name.partition("-")[0]
         if part in parts:
-            (docs / "benchmarks" / f"{name}.svg").write_text(draw(parts[part]["rows"]))
+            (docs / "benchmarks" / f"{name}.svg").write_text(draw(parts[part]))
 
 
 def _between(text: str, name: str, content: str) -> str:
@@ -121,13 +121,15 @@ def _takes(rows: Rows) -> str:
 
 
 def _compared(rows: Rows, head: str, cells: Callable[[dict[str, Any]], list[str]]) -> str:
-    lines = []
+    lines, told = [], set[str]()
     for _, group in _groups(rows):
         ours = group[0]
         for row in group:
+            name = row["contender"]
             times = "" if row is ours else _spread(_ratios(ours, row))
-            lacks = _LACKS.get(row["contender"], "")
-            lines.append([*cells(row), row["contender"], _spread(row["rates"]), times, lacks])
+            lacks = "as above" if name in told else _LACKS.get(name, "")
+            told |= {name} & _LACKS.keys()
+            lines.append([*cells(row), name, _spread(row["rates"]), times, lacks])
     return _table(
         f"{head} | contender | operations a second: | lockledger is so many times as fast: | does not give",
         lines,
@@ -199,19 +201,24 @@ def _where(rows: Rows) -> str:
     return _table(f"one client, microseconds of one operation | whole: | {places}", lines)
 
 
-def _busy(rows: Rows) -> str:
-    lines = [
-        (
-            str(row["clients"]),
-            row["contender"],
-            figure(_median(row, "client_us")),
-            figure(_median(row, "server_us")),
-        )
-        for row in rows
-        if row["clients"] > 1
-    ]
+def _busy(part: dict[str, Any]) -> str:
+    cores, lines = part["machine"]["cores"], []
+    for row in part["rows"]:
+        if row["clients"] > 1:
+            client, server = _median(row, "client_us"), _median(row, "server_us")
+            allowed = cores * 1e6 / (client + server)
+            rate = statistics.median(row["rates"])
+            lines.append(
+                (
+                    str(row["clients"]),
+                    row["contender"],
+                    *map(figure, (client, server, allowed, rate)),
+                )
+            )
     return _table(
-        "clients: | contender | processor of the clients, µs an operation: | of the server:", lines
+        "clients: | contender | processor of the clients, µs an operation: | of the server:"
+        f" | so {cores} cores allow, operations a second: | measured:",
+        lines,
     )
 
 
@@ -282,19 +289,26 @@ def _spread_of(found: dict[int, list[float]]) -> Callable[[int], str]:
     return lambda size: _spread(found[size])
 
 
-SECTIONS: Final[dict[str, Callable[[Rows], str]]] = {
-    "takes": _takes,
-    "takes-goals": _goals,
-    "takes-where": _where,
+Made = Callable[[dict[str, Any]], str]
+
+
+def _of_rows(make: Callable[[Rows], str]) -> Made:
+    return lambda part: make(part["rows"])
+
+
+SECTIONS: Final[dict[str, Made]] = {
+    "takes": _of_rows(_takes),
+    "takes-goals": _of_rows(_goals),
+    "takes-where": _of_rows(_where),
     "takes-busy": _busy,
-    "operations": _operations,
-    "kinds": _kinds,
-    "subscriber": _subscriber,
-    "apply": _apply,
-    "rebuild": _rebuild,
-    "growth-events": _grown("events"),
-    "growth-history": _grown("history"),
-    "growth-held": _grown("held"),
+    "operations": _of_rows(_operations),
+    "kinds": _of_rows(_kinds),
+    "subscriber": _of_rows(_subscriber),
+    "apply": _of_rows(_apply),
+    "rebuild": _of_rows(_rebuild),
+    "growth-events": _of_rows(_grown("events")),
+    "growth-history": _of_rows(_grown("history")),
+    "growth-held": _of_rows(_grown("held")),
 }
 
 
@@ -364,14 +378,14 @@ def _draw_grown(what: str, title: str, across: str) -> Callable[[Rows], str]:
     return draw
 
 
-DRAWINGS: Final[dict[str, Callable[[Rows], str]]] = {
-    "takes": _draw_takes,
-    "takes-where": _draw_where,
-    "operations": _draw_operations,
-    "kinds": _draw_kinds,
-    "growth-events": _draw_grown("events", "As the ledger grows", "events in the ledger"),
-    "growth-history": _draw_grown(
-        "history", "As the history of one lock grows", "events of the lock"
+DRAWINGS: Final[dict[str, Made]] = {
+    "takes": _of_rows(_draw_takes),
+    "takes-where": _of_rows(_draw_where),
+    "operations": _of_rows(_draw_operations),
+    "kinds": _of_rows(_draw_kinds),
+    "growth-events": _of_rows(_draw_grown("events", "As the ledger grows", "events in the ledger")),
+    "growth-history": _of_rows(
+        _draw_grown("history", "As the history of one lock grows", "events of the lock")
     ),
-    "growth-held": _draw_grown("held", "As more locks are held", "locks held"),
+    "growth-held": _of_rows(_draw_grown("held", "As more locks are held", "locks held")),
 }
