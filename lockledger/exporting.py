@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -74,6 +75,7 @@ _NAMES: Final = {
     "ended_by_actor": "actor_name",
 }
 """What the name of an id's owner is called, which stands behind it."""
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class ExportingVerbs(ABC):
@@ -242,8 +244,13 @@ def _rows(
 
 
 def _name(name: object) -> str | None:
-    """A name as every format can keep it: a half of a character, which is in no encoding, becomes a question mark."""
-    return None if name is None else str(name).encode("utf-8", "replace").decode()
+    """A name as every format can keep it and any terminal can show it.
+
+    A half of a character, which is in no encoding, becomes a question mark, and so does a control character.
+    """
+    if name is None:
+        return None
+    return _CONTROLS.sub("?", str(name)).encode("utf-8", "replace").decode()
 
 
 @contextmanager

@@ -10,15 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from lockledger import EventFormatMismatch, LockLedger, LockLedgerError, TamperedLedger
 from lockledger.domain.keys import lock_id
 from support.databases import Database
-from support.fuzzing import altered, damaged, dumped, fuzzing, json_values
+from support.fuzzing import altered, damaged, dumped, fuzzing, json_values, texts
 from support.tampering import put_aside
 from support.verbs import BOUND, Verb
 
 EVENTS, TRAIL = "lockledger_events", "lockledger_audit_trail"
+HEADS = "lockledger_current_holders"
 CHANGING = ("guard", "expire_due", "force_release")
 CALLS: dict[str, Verb] = {
     **{name: verb for name, verb in BOUND.items() if name not in CHANGING},
@@ -97,3 +99,50 @@ def _reads_without_a_raw_error(ledger: LockLedger) -> None:
             call(ledger)
     with suppress(EventFormatMismatch, TamperedLedger):
         ledger.verify()
+
+
+JSON_COLUMNS = [(TRAIL, "metadata"), (TRAIL, "after"), (TRAIL, "before"), (HEADS, "metadata")]
+TEXT_COLUMNS = [(TRAIL, "reason"), (TRAIL, "action"), (TRAIL, "holder"), (HEADS, "takeover_reason")]
+
+
+def test_any_row_of_a_projection_is_read_or_tampering(database: Database) -> None:
+    with LockLedger(database.url) as ledger:
+        ledger.take("k", "run:7", metadata={"n": 1})
+        ledger.take("k", "run:8", takeover_reason="why", metadata={"n": [2, {"deep": None}]})
+        with database.engine().connect() as connection:
+            put_aside(connection)
+            connection.commit()
+            sound = {
+                place: _as_it_was(connection, f'"{place[1]}"', place[0])
+                for place in (*JSON_COLUMNS, *TEXT_COLUMNS)
+            }
+
+            @fuzzing(25)
+            @given(
+                st.one_of(
+                    st.tuples(st.sampled_from(JSON_COLUMNS), json_values.map(dumped)),
+                    st.tuples(st.sampled_from(TEXT_COLUMNS), texts.map(_bytes)),
+                )
+            )
+            def is_read(change: tuple[tuple[str, str], bytes]) -> None:
+                (table, column), data = change
+                try:
+                    _write(connection, database, table, (column,), (_stored(data),))
+                except DBAPIError:  # a PostgreSQL column takes no such JSON
+                    connection.rollback()
+                    return
+                try:
+                    _reads_without_a_raw_error(ledger)
+                    with suppress(TamperedLedger):
+                        ledger.rebuild()
+                finally:
+                    put_aside(connection)  # a rebuild brings them back
+                    before = (sound[table, column],)
+                    _write(connection, database, table, (column,), before)
+
+            is_read()
+            assert ledger.verify().ok
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

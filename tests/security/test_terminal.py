@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from datetime import UTC, datetime
@@ -158,13 +157,14 @@ def test_errors_of_the_library_are_harmless_in_a_log(told: Database) -> None:
             assert not set("\x1b\x07\r\n\u2028\x9b\u202e\u2066") & set(str(found.value)), what
 
 
-def test_files_keep_every_text_and_begin_no_formula(told: Database) -> None:
-    """A file of rows is data, exactly; what a terminal could obey is no key, and is escaped in JSON."""
-    with LockLedger(told.url) as ledger:
-        for form in ("csv", "jsonl"):
-            stream = io.BytesIO()
-            ledger.export_audit_trail(stream, format=form)
-            text = stream.getvalue().decode()
-            assert not set("\x1b\x07\x9b") & set(text)
-            if form == "jsonl":
-                assert not set("\u202e\u2028\u200b\u2066") & set(text)
+def test_files_keep_every_text_but_for_what_a_terminal_obeys_in_names(
+    told: Database, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A file of rows is data, exactly; keys hold nothing that a terminal obeys, and names of people may."""
+    for form in ("csv", "jsonl"):
+        assert run(["export", "audit", "--format", form]) == 0
+        text = capsysbinary.readouterr().out.decode()
+        assert "Ann ?]0;title??[2J?31m??" in text
+        assert not set("\x1b\x07\x9b") & set(text)
+        if form == "jsonl":
+            assert not set("\u202e\u2028\u200b\u2066") & set(text)
