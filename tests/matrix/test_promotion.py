@@ -104,6 +104,8 @@ def test_a_standby_answers_who_holds_what_and_refuses_to_follow_events(
         ledger.take("k", "ann")
     with LockLedger(standby.url(database.name)) as reader:
         assert [hold.holder for hold in reader.current_holders()] == ["ann"]
+        assert [hold.token for hold in reader.holds()] == [1]
+        assert reader.history("k")[0].holder == "ann"
         assert reader.verify().ok
         with pytest.raises(ValueError, match="read them on the primary"):
             list(reader.events())
