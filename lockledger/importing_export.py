@@ -32,6 +32,7 @@ from lockledger.domain.lock import Lock, evolve
 from lockledger.domain.past_holds import Unfit
 from lockledger.domain.succession import misfit
 from lockledger.importing_rows import Origin, Refusal, Row, Told
+from lockledger.projections import audit_trail
 
 MAX_LINE_BYTES: Final = 1024 * 1024
 """Several times what an entry within the limits takes with every character escaped."""
@@ -118,6 +119,7 @@ def _events(ledger: str, key: str, rows: Sequence[Row], now: datetime) -> Iterat
         if entry.recorded_at > now:
             raise Unfit(row.id, f"it is of {entry.recorded_at.isoformat()}, which is in the future")
         event, previous = _hashed(ledger, lock.id, entry, row, previous)
+        _expect_no_other_words(ledger, entry, event, previous, row)
         if fault := misfit(lock, event):
             raise Unfit(row.id, f"{event.action} cannot be version {entry.version}: {fault}")
         yield event
@@ -164,6 +166,21 @@ def _hashed(
     )
 
 
+def _expect_no_other_words(
+    ledger: str, entry: AuditEntry, event: LockEvent, made: bytes, row: Row
+) -> None:
+    """What an entry says besides its event follows from the event, and no hash covers it."""
+    said = audit_trail.row(ledger, event, made)
+    said |= {"before": event.before(), "after": event.after()}
+    for name in _FOLLOWS:
+        if getattr(entry, name) != said[name]:
+            raise Unfit(
+                row.id,
+                f"version {entry.version} has another {name} than the event that its hash belongs to: it was changed"
+                " after the export",
+            )
+
+
 def _candidates(entry: AuditEntry, stream: UUID) -> Iterator[LockEvent]:
     """The events that may have made the entry, the likelier one first."""
     said: dict[str, Any] = {
@@ -196,6 +213,10 @@ def _candidates(entry: AuditEntry, stream: UUID) -> Iterator[LockEvent]:
         raise ValueError("this release knows no such event; upgrade lockledger")
 
 
+_FOLLOWS: Final = (
+    *("actor", "holder", "previous_holder", "token", "occurred_at", "recorded_at"),
+    *("reason", "before", "after"),
+)
 _FACTS: Final = (
     *("key", "holder", "token", "taken_at", "expires_at", "taken_over_from", "takeover_reason"),
 )

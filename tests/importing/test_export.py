@@ -141,6 +141,12 @@ CHANGED: dict[str, tuple[Callable[[Lines], Any], int, str]] = {
     "one gone": (lambda lines: lines.pop(1), 1, "it is version 3, but version 2 is missing"),
     "twice": (lambda lines: lines.insert(1, lines[0]), 1, "version 1 comes twice"),
     "action": (edited(0, action="LockStolen"), 0, "knows no such event; upgrade"),
+    "token": (edited(1, token=99), 1, "has another token than the event"),
+    "when": (edited(0, occurred_at="2020-01-01T00:00:00Z"), 0, "has another occurred_at than"),
+    "whose": (edited(1, holder="x"), 1, "has another holder than"),
+    "from whom": (edited(2, previous_holder="x"), 2, "has another previous_holder than"),
+    "why": (edited(2, reason="x"), 2, "has another reason than"),
+    "not over": (lambda lines: lines[1].update(after=lines[0]["after"]), 1, "has another after"),
     "no hold": (edited(0, after=None), 0, "does not say which hold it is about"),
 }
 
