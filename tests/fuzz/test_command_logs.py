@@ -15,7 +15,7 @@ from lockledger import LockLedger
 from lockledger.cli.output import safe
 from lockledger.cli.program import run
 from support.databases import Database
-from support.fuzzing import altered, damaged, dumped, fuzzing, json_values, numbers, texts
+from support.fuzzing import altered, damaged, dumped, endless, fuzzing, json_values, numbers, texts
 
 COMMAND = {
     "at": "2012-10-12T15:02:56+00:00",
@@ -37,6 +37,7 @@ lines = st.one_of(
     ).map(dumped),
     st.builds(dict, st.just(COMMAND), ttl=numbers).map(dumped),
     damaged(dumped(COMMAND)),
+    endless.map(lambda line: line[:60_000]),
 )
 logs = st.lists(lines, min_size=1, max_size=5).map(b"\n".join)
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from lockledger import EventFormatMismatch, LockLedger, LockLedgerError, TamperedLedger
 from lockledger.domain.keys import lock_id
 from support.databases import Database
-from support.fuzzing import altered, damaged, dumped, fuzzing, json_values, texts
+from support.fuzzing import altered, damaged, dumped, endless, fuzzing, json_values, texts
 from support.tampering import put_aside
 from support.verbs import BOUND, Verb
 
@@ -56,7 +56,10 @@ def test_any_state_and_topic_is_tampering(database: Database) -> None:
             state = _as_it_was(connection, "state", EVENTS)
             whole = json.loads(state)
             states = st.one_of(
-                altered(whole).map(dumped), damaged(state.encode()), json_values.map(dumped)
+                altered(whole).map(dumped),
+                damaged(state.encode()),
+                json_values.map(dumped),
+                endless,
             )
 
             @fuzzing(25)
@@ -120,7 +123,7 @@ def test_any_row_of_a_projection_is_read_or_tampering(database: Database) -> Non
             @fuzzing(25)
             @given(
                 st.one_of(
-                    st.tuples(st.sampled_from(JSON_COLUMNS), json_values.map(dumped)),
+                    st.tuples(st.sampled_from(JSON_COLUMNS), json_values.map(dumped) | endless),
                     st.tuples(st.sampled_from(TEXT_COLUMNS), texts.map(_bytes)),
                 )
             )

@@ -26,6 +26,11 @@ json_values = st.recursive(
     max_leaves=8,
 )
 
+endless = st.sampled_from(
+    [b"[" * 100_000, b'{"a":' * 50_000, b'{"class_version":1,"key":' + b"[" * 100_000, b"1" * 5000]
+)
+"""JSON that no reader gets to the end of."""
+
 
 def fuzzing(examples: int) -> settings:
     """So many examples, the same ones each time; with `LOCKLEDGER_SOAK` so many times more, and others each time."""
