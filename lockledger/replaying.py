@@ -52,6 +52,11 @@ def replay(
     told: OnAdvance,
 ) -> int:
     """Brings a projection up to what is settled, on a connection in AUTOCOMMIT; see `LockLedger.replay`."""
+    missing = [each for each in ("name", "apply", "reset") if not hasattr(projection, each)]
+    if missing:
+        raise TypeError(
+            f"a projection has name, apply and reset; {shown(projection)} has no {', '.join(missing)}"
+        )
     place = _Place(store, checked_name(projection.name))
     began, done = monotonic(), 0
     with translated():

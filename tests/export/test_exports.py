@@ -191,6 +191,14 @@ def test_an_exported_trail_is_imported_again(
     report = copy.import_locks(AuditExport(file, ledger="default"))
     assert (report.ok, report.events) == (True, count)
     assert everything(copy.holds) == everything(told.holds)
+    here, there = (
+        [
+            entry | {"position": 0, "event_hash": ""}
+            for entry in everything(each.audit_trail, extensions=True)
+        ]
+        for each in (told, copy)
+    )
+    assert here == there
 
 
 def test_awaited(database: Database, told: LockLedger, tmp_path: Path) -> None:

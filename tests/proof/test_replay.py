@@ -138,3 +138,7 @@ def test_a_bad_name_is_refused(database: Database, name: str) -> None:
         wrong: Any = 5
         with pytest.raises(TypeError, match="must be a str"):
             ledger.replay(Seen(wrong))
+        with pytest.raises(
+            TypeError, match=r"has name, apply and reset; 5 has no name, apply, reset"
+        ):
+            ledger.replay(wrong)
