@@ -8,7 +8,7 @@ FOLDERS := adapters domain migrations projections
 PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .DEFAULT_GOAL := ready
-.PHONY: ready view demo test lint check benchmark benchmark-company histories lock clean
+.PHONY: matrix ready view demo test lint check benchmark benchmark-company histories lock clean
 
 ready: $(READY) view
 
@@ -67,6 +67,10 @@ benchmark-company: ready
 # By hand: a quarter of an hour. ARGS="--faults 200 --seed 7 --on sqlite"
 histories: ready
 	$(BIN)/python tests/histories/run.py $(ARGS)
+
+# By hand: a minute; needs pgbouncer, on Debian from the package of that name.
+matrix: ready
+	$(BIN)/pytest tests/matrix -m alone $(ARGS)
 
 # Keeps the versions that still fit; ARGS=--upgrade takes the newest.
 lock:

@@ -15,6 +15,15 @@ SOAK = float(os.environ.get("LOCKLEDGER_SOAK", "1"))
 
 PATIENCE = 30 * max(1.0, SOAK)
 
+IMPORTED_ONCE = [
+    "lockledger.adapters.migration",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "support.contention",
+    "support.crashes",
+    "support.writers",
+]
+
 
 def rounds(number: int) -> int:
     """So many rounds, times `LOCKLEDGER_SOAK`."""
@@ -26,14 +35,7 @@ def processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # The server imports once what its children would import each; it finds the tests by this path only.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    context.set_forkserver_preload(
-        [
-            "lockledger.adapters.migration",
-            "support.contention",
-            "support.crashes",
-            "support.writers",
-        ]
-    )
+    context.set_forkserver_preload(IMPORTED_ONCE)
     return context
 
 
