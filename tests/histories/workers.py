@@ -234,20 +234,21 @@ class _Worker:
 
     def _in_transaction(self, call: Call, key: str) -> Answer:
         """A change in a host's transaction, which is open for a while, and committed or rolled back."""
-        before = dict(self._tokens)
+        known = dict(self._tokens)
         with self._engine.connect() as connection:
             ledger = self._ledger.using(connection)
             doing = self._rng.choice((self._take, self._release, self._extend, self._force_release))
             answer = doing(ledger, call, key)
+            granted, self._tokens = self._tokens, known  # a grant is provisional until the commit
             time.sleep(self._rng.random() * 0.02)
             if call.verb == "rolled back":
-                self._tokens = before
                 connection.rollback()
                 return Answer("failed", error="rolled back")
             try:
                 connection.commit()
             except DBAPIError as error:
                 return Answer("unknown", error=_name(error))
+        self._tokens = granted
         return answer
 
 
