@@ -300,6 +300,7 @@ def written_beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
             part.replace(path)
         else:
             _rename_to_a_new_name(part, path)
+        _sync_names(path.parent)
     except OSError as fault:
         named = fault.filename
         if isinstance(named, str | os.PathLike):
@@ -312,6 +313,16 @@ def written_beside(path: Path, *, overwrite: bool) -> Iterator[Stream]:
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
+
+
+def _sync_names(folder: Path) -> None:
+    """Lets the new name outlast a power cut, where the system can sync a folder."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def _rename_to_a_new_name(part: Path, path: Path) -> None:

@@ -51,6 +51,17 @@ def on_either(database: Database, *servers: EmbeddedPostgres) -> str:
     return url.render_as_string(hide_password=False)
 
 
+def cut_off(standby: EmbeddedPostgres) -> None:
+    """From here on the standby hears nothing of its primary."""
+    with standby.connect() as admin:
+        admin.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        admin.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 20
+        while admin.execute("SELECT pid FROM pg_stat_wal_receiver").fetchone():
+            assert time.monotonic() < deadline, "the standby still follows"
+            time.sleep(0.01)
+
+
 def test_what_was_acknowledged_is_on_the_promoted_standby_and_subscribers_go_on(
     durable_server: EmbeddedPostgres, standby: EmbeddedPostgres
 ) -> None:
@@ -70,6 +81,9 @@ def test_what_was_acknowledged_is_on_the_promoted_standby_and_subscribers_go_on(
         )
         subscriber.wait_for(300)
         checkpoint = ledger.checkpoint()
+        cut_off(standby)
+        # A primary that did not wait for its standby would acknowledge hundreds of changes now.
+        time.sleep(0.5)
         durable_server.crash()
         told = writing.result(timeout=60)
         standby.promote()
