@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from lockledger.domain.errors import InvalidHolder, InvalidKey
 from lockledger.domain.keys import (
+    above,
     check_holder,
     check_key,
     check_ledger_name,
@@ -340,3 +341,24 @@ def test_a_new_holder_is_like_no_other() -> None:
         new_holder(" run")
     with pytest.raises(InvalidHolder):
         new_holder("x" * 223)
+
+
+@pytest.mark.parametrize(
+    ("key", "keys"),
+    [
+        ("round", []),
+        ("round:5:band:2", ["round", "round:5", "round:5:band"]),
+        (":a:b", [":a"]),
+        ("a::b", ["a", "a:"]),
+        ("a:", ["a"]),
+    ],
+)
+def test_above_a_key_are_its_beginnings_before_each_colon(key: str, keys: list[str]) -> None:
+    """But for the empty one, which is no key."""
+    assert above(key) == keys
+
+
+@pytest.mark.parametrize("number", [10**255, -(10**255)])
+def test_the_smallest_number_that_is_too_long_is_said_to_be_so(number: int) -> None:
+    with pytest.raises(InvalidKey, match="more than 255 digits"):
+        lock_key(number)
