@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from itertools import groupby, pairwise
 
-from support.crashes import ANSWER, OPERATIONS, Site, State, kill_after
+from support.crashes import OPERATIONS, Site, State
+from support.crashing import ANSWER, kill_after
 from support.documents import DOCS
 from support.killed import wait_until_noticed
 from support.proof import prove

@@ -20,7 +20,7 @@ IMPORTED_ONCE = [
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
     "support.contention",
-    "support.crashes",
+    "support.crashing",
     "support.writers",
 ]
 
