@@ -260,9 +260,13 @@ def _excluded(columns: Sequence[str]) -> str:
 
 
 def _cast(table: Table, prefix: str, columns: Sequence[str]) -> str:
-    """Parameters, one array for each column, of the column's type."""
+    """Parameters, one array for each column, of the column's type.
+
+    Bytes go in binary: as text psycopg escapes them twice where `standard_conforming_strings` is off.
+    """
     dialect: Any = registry.load("postgresql")()
     types = (table.c[name].type.compile(dialect=dialect).split(" COLLATE ")[0] for name in columns)
     return ", ".join(
-        f"%({prefix}{name})s::{kind}[]" for name, kind in zip(columns, types, strict=True)
+        f"%({prefix}{name}){'b' if kind == 'BYTEA' else 's'}::{kind}[]"
+        for name, kind in zip(columns, types, strict=True)
     )

@@ -46,6 +46,10 @@ def test_the_sessions_other_settings_do_not_matter(
     reason = r"a \ back'slash, ä and 1.100000000000000088"
     ledger.take("k", "run:1")
     assert ledger.take("k", "run:2", takeover_reason=reason).takeover_reason == reason
+    ledger.take_all(["many:1", "many:2"], "run:1", metadata={"note": reason})
+    assert ledger.release_all(holder="run:1", actor="run:1", reason=reason) == 2
+    verification = ledger.verify()
+    assert verification.ok, verification.faults
 
 
 def odd_session(ledgers: Ledgers, **settings: str) -> LockLedger:
