@@ -2,6 +2,8 @@
 
 import re
 
+from lockledger.domain.errors import shown
+
 POSTGRESQL, SQLITE = "postgresql", "sqlite"
 DEFAULT_SCHEMA = "public"
 VERSION_TABLE = "lockledger_schema_version"
@@ -30,10 +32,12 @@ def effective_schema(dialect_name: str, schema: str | None) -> str | None:
     if schema is None:
         return DEFAULT_SCHEMA
     if not isinstance(schema, str):
-        raise TypeError(f"schema is {schema!r}, a {type(schema).__name__}: give its name as str")
+        raise TypeError(
+            f"schema is {shown(schema)}, a {type(schema).__name__}: give its name as str"
+        )
     if not _SCHEMA.fullmatch(schema) or len(schema.encode()) > _LONGEST_IN_BYTES:
         raise ValueError(
-            f"schema={schema!r}: give a name of letters, digits, _ and - that begins with a letter or _"
+            f"schema={shown(schema)}: give a name of letters, digits, _ and - that begins with a letter or _"
             f" and has at most {_LONGEST_IN_BYTES} bytes"
         )
     if schema.startswith("pg_") or schema == "information_schema":

@@ -48,7 +48,7 @@ class Door:
         key, holder = check_key(key), check_holder(holder)
         if if_mine not in get_args(IfMine):
             raise ValueError(
-                f"if_mine={if_mine!r}: use one of {', '.join(map(repr, get_args(IfMine)))}"
+                f"if_mine={shown(if_mine)}: use one of {', '.join(map(repr, get_args(IfMine)))}"
             )
         call = self._call(actor, holder, metadata)
         reason = check_reason(takeover_reason)

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from lockledger.adapters.engines import Source
 from lockledger.checkpoints import Checkpoint, make_checkpoint
+from lockledger.domain.errors import shown
 from lockledger.rebuilding import Rebuilt, rebuild
 from lockledger.replaying import Projection, replay
 from lockledger.verification import OnAdvance, Verification, verify
@@ -40,6 +41,10 @@ class ProvingVerbs(ABC):
 
         Raises `ValueError` for another ledger's checkpoint, `EventFormatMismatch` for events of a later release.
         """
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            raise TypeError(
+                f"checkpoint must be a Checkpoint, not {shown(checkpoint)}: read a kept one with Checkpoint.from_json(…)"
+            )
         if checkpoint is not None and checkpoint.ledger != self._workings.name:
             raise ValueError(
                 f"the checkpoint is of the ledger {checkpoint.ledger!r}, this one is {self._workings.name!r}"

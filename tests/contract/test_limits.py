@@ -270,7 +270,7 @@ def test_tokens_that_no_grant_has_are_refused(ledgers: Ledgers, held: LockLedger
 def test_options_that_do_not_exist_are_refused(ledgers: Ledgers, held: LockLedger) -> None:
     refuse(
         ledgers,
-        [(value, ValueError, "if_mine") for value in ("", "Return", None, True, "renew")],
+        [(value, ValueError, "if_mine") for value in ("", "Return", None, True, {"n": 10**5000})],
         lambda if_mine: held.take("free", "run:1", if_mine=if_mine),
     )
     refuse(

@@ -184,6 +184,12 @@ def test_of_another_ledger_is_refused(ledgers: Ledgers) -> None:
         ledgers.open().verify(checkpoint=made)
 
 
+def test_its_text_is_not_taken_for_it(ledgers: Ledgers) -> None:
+    ledger = ledgers.open()
+    with pytest.raises(TypeError, match=r"not '\{.*: read a kept one with Checkpoint.from_json"):
+        ledger.verify(checkpoint=ledger.checkpoint().to_json())  # type: ignore[arg-type]
+
+
 CHANGES: dict[str, Any] = {
     "root": "00" * 32,
     "position": 13,
