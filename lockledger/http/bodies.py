@@ -28,7 +28,10 @@ class StrictRequest(Request):
     """
 
     async def body(self) -> bytes:
-        """The body's bytes. Raises `BodyTooLarge`."""
+        """The body's bytes. Raises `BodyTooLarge`, and `JSONDecodeError` where they are no UTF-8.
+
+        FastAPI shows a body that does not say that it is JSON in its answer, as text, and fails where it is none.
+        """
         if not hasattr(self, "_body"):
             chunks, size = list[bytes](), 0
             async for chunk in self.stream():
@@ -36,7 +39,12 @@ class StrictRequest(Request):
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise BodyTooLarge
-            self._body = b"".join(chunks)
+            content = b"".join(chunks)
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                raise json.JSONDecodeError(f"no UTF-8: {error}", "", 0) from error
+            self._body = content
         return self._body
 
     async def json(self) -> Any:

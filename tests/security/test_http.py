@@ -58,6 +58,8 @@ def test_a_body_that_another_sites_page_may_send_unasked_is_refused(site: Site) 
         headers = {"content-type": kind} if kind else {}
         answer = site.request("POST", address, content=content, headers=headers)
         assert answer.status_code == 422, kind
+        answer = site.request("POST", address, content=b"\xff", headers=headers)
+        assert answer.status_code == 422, kind
     assert site.ledger.is_locked("k")
     assert "access-control-allow-origin" not in site.request("GET", "/locks/holders").headers
 
