@@ -186,7 +186,7 @@ class Target:
             for page in pages:
                 add(list(_rows(connection, workings, page)))
                 count += len(page)
-                if self._told is not None:
+                if self._told is not None and (page or not count):
                     self._told(count)
         return count
 
