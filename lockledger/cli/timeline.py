@@ -27,6 +27,7 @@ MOST_HOLDS: Final = 10_000
 _HEADING: Final = "Who held what when"
 _WIDTH_OF_A_PIPE = 100
 _NARROWEST = 40
+_WIDEST: Final = 10_000
 _SUFFIXES: Final[Mapping[str, Format]] = {".svg": "svg", ".html": "html", ".htm": "html"}
 _NARROW = "narrow it with --under, --since and --until"
 
@@ -53,7 +54,12 @@ def timeline(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many locks.")] = 50,
     width: Annotated[
         int | None,
-        typer.Option(metavar="COLUMNS", min=_NARROWEST, help="The terminal's width by default."),
+        typer.Option(
+            metavar="COLUMNS",
+            min=_NARROWEST,
+            max=_WIDEST,
+            help="The terminal's width by default.",
+        ),
     ] = None,
     file: Annotated[
         str | None,
