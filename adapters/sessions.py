@@ -42,7 +42,7 @@ def joined(host: Session | scoped_session[Any] | Connection, dialect: str) -> Co
     elif isinstance(host, Connection):
         connection = host
     else:
-        raise TypeError(f"using(…) wants a SQLAlchemy Session or Connection, not {host!r}")
+        raise _no_transaction(host)
     found = connection.dialect
     if found.name != dialect:
         raise ValueError(f"this ledger is on {dialect}, the transaction on {found.name}")
@@ -54,6 +54,16 @@ def joined(host: Session | scoped_session[Any] | Connection, dialect: str) -> Co
             f" use one with transactions, or the ledger's own verbs{other}"
         )
     return connection
+
+
+def refuse_what_has_no_transaction(host: object) -> None:
+    """Raises `TypeError` for anything but a session or connection."""
+    if not isinstance(host, Session | scoped_session | Connection):
+        raise _no_transaction(host)
+
+
+def _no_transaction(host: object) -> TypeError:
+    return TypeError(f"using(…) wants a SQLAlchemy Session or Connection, not {host!r}")
 
 
 def begin_to_write(connection: Connection) -> None:

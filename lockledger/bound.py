@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from lockledger.adapters.sessions import begin_to_write, joined
+from lockledger.adapters.sessions import begin_to_write, joined, refuse_what_has_no_transaction
 from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import Grant, Hold
 from lockledger.door import Door
@@ -34,6 +34,7 @@ class BoundLedger(Verbs):
         host: Session | scoped_session[Any] | Connection,
         door: Door,
     ) -> None:
+        refuse_what_has_no_transaction(host)
         self._workings = workings
         self._host = host
         self._door = door

@@ -13,6 +13,7 @@ from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.blocks import HoldingVerbs
 from lockledger.bound import BoundLedger
 from lockledger.commands import Clearance, Command, Performed
+from lockledger.domain.errors import shown
 from lockledger.domain.holds import Grant, RecordedEvent
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Metadata
@@ -109,6 +110,8 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
         names: Names[Connection] | None,
         listen: bool,
     ) -> None:
+        if not isinstance(listen, bool):
+            raise TypeError(f"listen={shown(listen)}: give True or False")
         self._source = source
         self._workings = Workings(
             source.dialect,

@@ -12,7 +12,7 @@ from lockledger.adapters.failures import SERIALIZATION_FAILURE, sqlstate
 from lockledger.adapters.schema import check_schema, outlasts_rollback
 from lockledger.adapters.stores import store_on
 from lockledger.commands import Command, Commands, Performed
-from lockledger.domain.errors import ConcurrencyConflict
+from lockledger.domain.errors import ConcurrencyConflict, shown
 from lockledger.domain.holds import Grant
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Door, Metadata
@@ -37,6 +37,9 @@ class Workings:
         names: Names[Connection] | None,
         scopes: bool = False,
     ) -> None:
+        _refuse_other_plugs(clock, policy, names)
+        if not isinstance(scopes, bool):
+            raise TypeError(f"scopes={shown(scopes)}: give True or False")
         self.schema = schema
         self.scopes = scopes
         self.store = store_on(dialect, name, schema)
@@ -118,3 +121,20 @@ class Workings:
             return dict.fromkeys(distinct)
         known = self._names(connection, distinct)
         return {each: known.get(each) for each in distinct}
+
+
+def _refuse_other_plugs(clock: object, policy: object, names: object) -> None:
+    """Raises `TypeError` for what would only fail at the first verb."""
+    for name, plug, what in (
+        ("clock", clock, "a function that returns an aware datetime"),
+        ("names", names, "a function of a connection and ids that returns a mapping"),
+    ):
+        if plug is not None and not callable(plug):
+            raise TypeError(f"{name}={shown(plug)}: give {what}, or leave it out")
+    hooks = ("lock_subject", "check_take", "recorded")
+    missing = [hook for hook in hooks if not callable(getattr(policy, hook, None))]
+    if policy is not None and (missing or isinstance(policy, type)):
+        lacks = f" has no {', '.join(missing)}" if missing else " is a class"
+        raise TypeError(
+            f"policy={shown(policy)}{lacks}: subclass lockledger.Policy and give an instance"
+        )

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from lockledger import (
+    AsyncLockLedger,
     ConcurrencyConflict,
     LockedByOther,
     LockLedger,
@@ -138,3 +139,20 @@ def test_a_hosts_memory_database_is_used_where_it_is() -> None:
                 connection.exec_driver_sql("SELECT count(*) FROM lockledger_events").scalar() == 4
             )
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("plug", "given", "message"),
+    [
+        ("clock", 5, "clock=5: give a function"),
+        ("names", {"user:7": "Ann"}, "give a function of a connection and ids"),
+        ("policy", 5, "has no lock_subject, check_take, recorded: subclass lockledger.Policy"),
+        ("policy", Policy, "is a class"),
+        ("scopes", "no", "scopes='no': give True or False"),
+        ("listen", 1, "listen=1: give True or False"),
+    ],
+)
+def test_what_a_ledger_is_given_is_checked_at_once(plug: str, given: Any, message: str) -> None:
+    for kind, url in ((LockLedger, "sqlite://"), (AsyncLockLedger, "sqlite+aiosqlite://")):
+        with pytest.raises(TypeError, match=message):
+            kind(url, **{plug: given})

@@ -23,20 +23,20 @@ AUTOCOMMIT = "in AUTOCOMMIT.*would not take a lock back.*use one with transactio
 @pytest.mark.parametrize("given", [None, "postgresql://", 7, object(), Session])
 def test_only_a_session_or_a_connection_is_joined(host: Host, given: Any) -> None:
     with pytest.raises(TypeError, match="wants a SQLAlchemy Session or Connection"):
-        host.ledger.using(given).take("k", "run:1")
+        host.ledger.using(given)
 
 
 def test_an_engine_is_no_transaction(host: Host) -> None:
     engine: Any = host.engine
     with pytest.raises(TypeError, match="wants a SQLAlchemy Session or Connection, not Engine"):
-        host.ledger.using(engine).take("k", "run:1")
+        host.ledger.using(engine)
 
 
 def test_a_connection_below_sqlalchemy_is_no_transaction(host: Host) -> None:
     with host.engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         with pytest.raises(TypeError, match="wants a SQLAlchemy Session or Connection"):
-            host.ledger.using(driver).take("k", "run:1")
+            host.ledger.using(driver)
 
 
 def test_a_transaction_on_another_kind_of_database_is_refused(
