@@ -144,7 +144,8 @@ def test_the_hosts_handler_of_bad_input_is_used(bare_site: Site) -> None:
 
 
 def test_a_router_lives_in_a_mounted_application_too(bare_site: Site) -> None:
-    outer = FastAPI()
+    # Nobody runs the lifespan of a mounted application but the outer one's.
+    outer = FastAPI(lifespan=bare_site.app.router.lifespan_context)
     bare_site.mount()
     outer.mount("/api", bare_site.app)
     bare_site.app.dependency_overrides[identified] = lambda: "user:8"
