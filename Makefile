@@ -41,9 +41,11 @@ demo: ready
 	@run() { printf '\n$$ lockledger %s\n' "$$*"; LOCKLEDGER_DATABASE=sqlite:///$(DEMO)/lockledger.db $(BIN)/python -m lockledger "$$@"; }; \
 	run migrate && run apply docs/examples/office-day.jsonl && run holders && run audit --extensions && run timeline
 
-# WORKERS=0 runs the tests in one process; ARGS="-k name" chooses among them.
+# Many tests wait, for a deadline or for a server: twice as many processes as processors keep these busy. WORKERS=0 runs
+# the tests in one process; ARGS="-k name" chooses among them.
 test: ready
-	$(BIN)/pytest --numprocesses=$(or $(WORKERS),logical) $(ARGS)
+	$(BIN)/pytest --dist=worksteal \
+	  --numprocesses=$(or $(WORKERS),$$($(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')) $(ARGS)
 
 lint: ready
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from lockledger.adapters.identifiers import VERSION_TABLE, effective_schema, qualified
 from lockledger.adapters.migration import migrate
 from lockledger.adapters.schema import EVENTS, SCHEMA_VERSION, check_schema, declared
-from lockledger.domain.errors import SchemaMismatch
+from lockledger.domain.errors import SchemaMismatch, shown
 from support.databases import Database
 from support.roles import role_of
 
@@ -185,7 +185,7 @@ def test_names_are_quoted_and_qualified() -> None:
 def test_a_schema_name_that_sql_might_misread_is_refused(schema: str) -> None:
     with pytest.raises(ValueError, match="give") as refused:
         qualified(EVENTS, "postgresql", schema)
-    assert repr(schema) in str(refused.value)
+    assert shown(schema) in str(refused.value)
 
 
 def test_a_schema_name_is_text() -> None:
