@@ -20,7 +20,7 @@ from support.crowd import BEGIN
 from support.postgres import PostgresServer
 
 REBUILT = 100_000
-COMMANDS = 10_000
+COMMANDS = 5_000
 _LOCKS = 500
 
 

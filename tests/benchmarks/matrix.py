@@ -36,6 +36,8 @@ class Settings:
     seconds: float
     clients: Sequence[int]
     redis: Contender | None
+    keep: Callable[[list[dict[str, Any]]], None]
+    """Given all rows of a part so far, so that a run which is broken off loses only what it was at."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def compared(
                     )
             print(f"{one.operation}, {clients} {one.kind}", file=sys.stderr, flush=True)
             rows += found.values()
+            settings.keep(rows)
     return rows
 
 
@@ -170,6 +173,7 @@ def _row(operation: str, kind: str, clients: int, contender: str) -> dict[str, A
         "client_us": [],
         "server_us": [],
         "disk_us": [],
+        "others_cores": [],
     }
 
 
@@ -179,8 +183,9 @@ def _add(row: dict[str, Any], found: Round) -> None:
         ("client_us", found.client_us),
         ("server_us", found.server_us),
         ("disk_us", found.disk_us),
+        ("others_cores", found.others_cores),
     ):
-        row[name].append(None if value is None else round(value, 1))
+        row[name].append(None if value is None else round(value, 2))
 
 
 def _given(settings: Settings) -> list[Contender]:

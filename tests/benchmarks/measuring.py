@@ -64,13 +64,15 @@ class Contender:
 @dataclass(frozen=True)
 class Round:
     """One measurement: operations a second, and microseconds for one operation: processor time of the clients and of
-    the server, and how long the server wrote and synced its log. `None`: not on this machine, or not timed.
+    the server, and how long the server wrote and synced its log; and how many cores somebody else kept busy meanwhile.
+    `None`: not on this machine, or not timed.
     """
 
     rate: float
     client_us: float
     server_us: float | None
     disk_us: float | None
+    others_cores: float | None
 
 
 def each(worker: Callable[[str, int], AbstractContextManager[Client]]) -> Site:
@@ -118,9 +120,9 @@ def measure(
             worker.start()
         with suppress(BrokenBarrierError):  # a worker failed, and says why in its result
             ready.wait(120)
-        before = processor()
+        before, busy, began = processor(), _busy(), time.perf_counter()
         found = [results.get() for _ in workers]
-        after = processor()
+        after, busy, lasted = processor(), _busy() - busy, time.perf_counter() - began
         with suppress(BrokenBarrierError):  # the clients have kept their connections until now
             ready.wait(120)
         for worker in workers:
@@ -130,11 +132,16 @@ def measure(
     if failed:
         raise RuntimeError(f"{contender.name}, {operation}: {failed[0]}")
     done, warmed = sum(each[0] for each in found), sum(each[3] for each in found)
+    clients_took = sum(each[2] for each in found)
+    server_took = None if before is None or after is None else after - before
     return Round(
         rate=sum(done / took for done, took, _, _ in found),
-        client_us=sum(each[2] for each in found) / done * 1e6,
-        server_us=None if before is None or after is None else (after - before) / done * 1e6,
+        client_us=clients_took / done * 1e6,
+        server_us=None if server_took is None else server_took / done * 1e6,
         disk_us=written / (done + warmed) * 1e6 if written else None,
+        others_cores=None
+        if server_took is None
+        else max(0.0, (busy - clients_took - server_took) / lasted),
     )
 
 
@@ -259,6 +266,12 @@ def _family(parent: int) -> float:
         elif int(stat[1]) == parent:
             ticks += sum(map(int, stat[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _busy() -> float:
+    """Seconds of processor that the whole machine has taken so far."""
+    user, nice, system, _, _, *more = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    return sum(map(int, (user, nice, system, *more))) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(process: int) -> list[str] | None:

@@ -97,6 +97,7 @@ def _runs(parts: dict[str, Any]) -> str:
             part["began"].replace("+00:00", "Z"),
             f"{part['took_s']} s",
             f"{part['load_before']} and {part['load_after']}",
+            _others(part["rows"]),
         )
         for name, part in parts.items()
     ]
@@ -113,7 +114,12 @@ def _runs(parts: dict[str, Any]) -> str:
         if redis
         else "\nNo Redis answered, so it is left out."
     )
-    return f"{told}\n\n{_table('part | began | took: | load before and after:', lines)}"
+    return f"{told}\n\n{_table('part | began | took: | load before and after: | cores that others kept busy:', lines)}"
+
+
+def _others(rows: Rows) -> str:
+    cores = [each for row in rows for each in row.get("others_cores", ()) if each is not None]
+    return _spread(cores) if cores else ""
 
 
 def _takes(rows: Rows) -> str:

@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -85,36 +85,47 @@ def _server(dsn: str | None) -> Iterator[PostgresServer]:
             yield server
 
 
-def run(chosen: argparse.Namespace, figures: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Measures part by part, and gives the figures after each."""
+def run(chosen: argparse.Namespace, figures: dict[str, Any], path: Path) -> None:
+    """Measures part by part, and writes the figures whenever there are more."""
     host, _, port = chosen.redis.rpartition(":")
     redis = redis_server(host, int(port))
     if redis is None:
         print(f"no Redis at {chosen.redis}, or no package redis: left out", file=sys.stderr)
-    settings = Settings(
-        rounds=chosen.rounds or (2 if chosen.quick else 5),
-        seconds=chosen.seconds or (0.4 if chosen.quick else 1.0),
-        clients=chosen.clients,
-        redis=redis_lock(host, int(port)) if redis else None,
-    )
+    rounds = chosen.rounds or (2 if chosen.quick else 5)
+    seconds = chosen.seconds or (0.4 if chosen.quick else 1.0)
     with _server(chosen.dsn) as server:
+        facts = {
+            "rounds": rounds,
+            "seconds": seconds,
+            "quick": chosen.quick,
+            "redis": redis,
+            "machine": machine(server),
+        }
         for part in chosen.only:
-            began, load = datetime.now(UTC), os.getloadavg()[0]
-            print(f"{part}, at load {load:.1f}", file=sys.stderr, flush=True)
-            rows = measured(part, server, settings, chosen)
-            figures["parts"][part] = {
-                "began": began.isoformat(timespec="seconds"),
-                "took_s": round((datetime.now(UTC) - began).total_seconds()),
-                "load_before": round(load, 2),
-                "load_after": round(os.getloadavg()[0], 2),
-                "rounds": settings.rounds,
-                "seconds": settings.seconds,
-                "quick": chosen.quick,
-                "redis": redis,
-                "machine": machine(server),
-                "rows": rows,
-            }
-            yield figures
+            keep = _keeper(part, facts, figures, path)
+            peer = redis_lock(host, int(port)) if redis else None
+            settings = Settings(rounds, seconds, chosen.clients, peer, keep)
+            keep(measured(part, server, settings, chosen))
+
+
+def _keeper(
+    part: str, facts: dict[str, Any], figures: dict[str, Any], path: Path
+) -> Callable[[list[dict[str, Any]]], None]:
+    began, load = datetime.now(UTC), os.getloadavg()[0]
+    print(f"{part}, at load {load:.1f}", file=sys.stderr, flush=True)
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        figures["parts"][part] = {
+            "began": began.isoformat(timespec="seconds"),
+            "took_s": round((datetime.now(UTC) - began).total_seconds()),
+            "load_before": round(load, 2),
+            "load_after": round(os.getloadavg()[0], 2),
+            **facts,
+            "rows": rows,
+        }
+        path.write_text(_shown(figures))
+
+    return keep
 
 
 def _shown(figures: dict[str, Any]) -> str:
@@ -146,9 +157,8 @@ def main() -> None:
     path = chosen.docs / "benchmarks" / "figures.json"
     figures = json.loads(path.read_text()) if path.exists() else {"parts": {}}
     if chosen.only != ["report"]:
-        for told in run(chosen, figures):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(_shown(told))
+        path.parent.mkdir(exist_ok=True)
+        run(chosen, figures, path)
     written(figures["parts"], chosen.docs)
 
 
