@@ -55,7 +55,7 @@ lint: ready
 
 check: lint test
 
-# By hand, on a quiet machine. Writes docs/benchmarks.md; ARGS="--quick" takes six minutes at most, and
+# By hand, on a quiet machine. Writes docs/benchmarks.md; ARGS="--quick" measures all in short, and
 # ARGS="--only growth --events 10000000" one part. What it compares with beside the tests' own needs is left out where
 # it cannot be installed.
 benchmark: ready

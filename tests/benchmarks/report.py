@@ -38,7 +38,8 @@ def written(parts: dict[str, Any], docs: Path) -> None:
     for name, make in SECTIONS.items():
         part = name.partition("-")[0]
         if part in parts:
-            text = _between(text, name, make(parts[part]))
+            drawn = f"![{name}](benchmarks/{name}.svg)\n\n" if name in DRAWINGS else ""
+            text = _between(text, name, drawn + make(parts[part]))
     text = _between(text, "runs", _runs(parts))
     page.write_text(text)
     for name, draw in DRAWINGS.items():

@@ -1,7 +1,7 @@
 """Everything that `make benchmark` measures, beside what people use instead, on one server in one run.
 
-    make benchmark                                  all of it: half an hour on two quiet cores
-    make benchmark ARGS="--quick"                   all of it in short: six minutes at most
+    make benchmark                                  all of it
+    make benchmark ARGS="--quick"                   all of it in short
     make benchmark ARGS="--only takes kinds"        takes, operations, kinds, subscriber, apply, rebuild or growth
     make benchmark ARGS="--only growth --events 10000000"
     make benchmark ARGS="--only report"             draws again what is in docs/benchmarks/figures.json
@@ -142,7 +142,7 @@ def main() -> None:
     """Measures what was chosen, and writes the figures and the report."""
     parser = argparse.ArgumentParser(description="lockledger beside its peers, and as it grows")
     parser.add_argument("--only", choices=[*EVERY, "report"], nargs="+", default=EVERY)
-    parser.add_argument("--quick", action="store_true", help="six minutes at most for all parts")
+    parser.add_argument("--quick", action="store_true", help="all parts in short")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of each contender in each round")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
