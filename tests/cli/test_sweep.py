@@ -196,7 +196,8 @@ def test_two_processes_at_once_record_each_expiry_once(cli: Any, ledgers: Ledger
     for each in running:
         each.terminate()
     said = [each.communicate(timeout=30) for each in running]
-    assert [each.returncode for each in running] == [0, 0], said
+    # One that came too late to find anything may not have listened for the signal yet.
+    assert {each.returncode for each in running} <= {0, -signal.SIGTERM}, said
     turns = [json.loads(line) for out, _ in said for line in out.splitlines()]
     assert sum(turn["recorded"] for turn in turns) == 600
     assert sorted(ends()) == keys
