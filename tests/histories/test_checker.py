@@ -21,8 +21,8 @@ def test_a_sound_history_passes(seed: int) -> None:
 
 @pytest.mark.parametrize("fault", get_args(Fault))
 def test_a_broken_ledger_is_caught(fault: Fault) -> None:
-    calls, events = history(fault, 1)
-    assert check(calls, events) != []
+    """In one of some runs: threads that happen to take turns break nothing, and then there is nothing to find."""
+    assert any(check(*history(fault, seed)) for seed in range(20))
 
 
 def test_an_event_of_nobodys_call_is_found() -> None:
