@@ -116,13 +116,11 @@ class _Fetched:
 
 
 class _Loaded(_Fetched):
-    """An answer that is read at once, so that its cursor is free."""
+    """An answer that is read at once, so that its cursor is free and nothing of the statement is needed any more."""
 
     __slots__ = ("_rows",)
 
-    def __init__(self, connection: Connection, cursor: Any, sql: str, parameters: Any) -> None:
-        self._connection, self._cursor, self._sql = connection, cursor, sql
-        self._parameters = parameters
+    def __init__(self, cursor: Any) -> None:
         self.rowcount = cursor.rowcount
         self.lastrowid = None
         # Not `description`, which psycopg makes anew each time.
@@ -153,7 +151,7 @@ def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceabl
     cursor, lasts = _cursor(connection)
     try:
         cursor.execute(sql, parameters if parameters is not None else ())
-        return (_Loaded if lasts else _Fetched)(connection, cursor, sql, parameters)
+        return _Loaded(cursor) if lasts else _Fetched(connection, cursor, sql, parameters)
     except connection.dialect.loaded_dbapi.Error as error:
         _close(cursor)
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error

@@ -35,13 +35,8 @@ class State:
         return self.token is None or (self.expires_at is not None and self.expires_at <= now)
 
 
-def check(
-    calls: Iterable[Call], events: Iterable[Recorded], *, foreign_clocks: bool = False
-) -> list[str]:
-    """Every fault that is found; none means that the history is sound.
-
-    `foreign_clocks`: the ledger's clock is another one than the callers', so that their instants are not compared.
-    """
+def check(calls: Iterable[Call], events: Iterable[Recorded]) -> list[str]:
+    """Every fault that is found; none means that the history is sound."""
     of_key: dict[str, list[Recorded]] = defaultdict(list)
     for event in events:
         of_key[event.key].append(event)
@@ -58,20 +53,17 @@ def check(
         if event.call not in known and (event.call, event.action) != (None, "LockExpired")
     ]
     for key in sorted(of_key.keys() | asked.keys()):
-        faults += _LockHistory(key, of_key[key], asked[key], foreign_clocks).faults()
+        faults += _LockHistory(key, of_key[key], asked[key]).faults()
     return faults
 
 
 class _LockHistory:
     """One lock's events, and the calls about it."""
 
-    def __init__(
-        self, key: str, events: Sequence[Recorded], calls: Sequence[Call], foreign_clocks: bool
-    ) -> None:
+    def __init__(self, key: str, events: Sequence[Recorded], calls: Sequence[Call]) -> None:
         self.key = key
         self.events = events
         self.calls = calls
-        self.foreign_clocks = foreign_clocks
         self.states: list[State] = [State()]
         self.written: dict[str | None, list[Recorded]] = defaultdict(list)
         for event in events:
@@ -118,8 +110,7 @@ class _LockHistory:
         wrong = _unlike(answer, call, events)
         if wrong:
             yield f"{name}: {wrong}"
-        if not self.foreign_clocks:
-            yield from self._wrong_times(name, call, events)
+        yield from self._wrong_times(name, call, events)
 
     def _wrong_times(self, name: str, call: Call, events: Sequence[Recorded]) -> Iterable[str]:
         for event in events:
@@ -175,9 +166,7 @@ class _LockHistory:
     def _saw(self, call: Call, answer: Answer, version: int, state: State) -> bool:
         until = call.answered_at
         assert until is not None
-        over = state.token is None if self.foreign_clocks else state.is_over(until)
-        if self.foreign_clocks and state.expires_at is not None:
-            over = True  # nobody can tell
+        over = state.is_over(until)
         if answer.told == "free":
             return over
         if answer.told == "ended":
@@ -187,7 +176,7 @@ class _LockHistory:
             answer.token,
             answer.expires_at,
         )
-        return same and (self.foreign_clocks or not state.is_over(call.at))
+        return same and not state.is_over(call.at)
 
 
 def _misfit(before: State, event: Recorded) -> str | None:
