@@ -9,13 +9,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TextIO
-from unicodedata import category, combining, east_asian_width
+from unicodedata import combining, east_asian_width
+
+from lockledger.visible import JOINERS, SUSPICIOUS, visible
 
 _PAGE = 1000
-_SAFE_FORMATS = (
-    "\u200c\u200d"  # letters of Persian and of Indic scripts, and emoji, are joined by these two
-)
-_SUSPICIOUS = re.compile(r"[^ -~]")
 
 
 def safe(text: str) -> str:
@@ -23,26 +21,16 @@ def safe(text: str) -> str:
 
     Names and metadata may hold what keys may not: controls (C1 too), bidirectional overrides, line separators.
     """
-    return text if text.isascii() and text.isprintable() else _SUSPICIOUS.sub(_escaped, text)
+    return text if text.isascii() and text.isprintable() else SUSPICIOUS.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:
-    character = match[0]
-    if character in _SAFE_FORMATS or category(character) not in (
-        "Cc",
-        "Cf",
-        "Cs",
-        "Co",
-        "Zl",
-        "Zp",
-    ):
-        return character
-    return ascii(character)[1:-1]
+    return visible(match[0])
 
 
 def json_text(value: Any) -> str:
     """One line of JSON in the order given, with what `safe` escapes written as JSON escapes, which read back the same."""
-    return _SUSPICIOUS.sub(_json_escaped, json.dumps(value, ensure_ascii=False))
+    return SUSPICIOUS.sub(_json_escaped, json.dumps(value, ensure_ascii=False))
 
 
 def _json_escaped(match: re.Match[str]) -> str:
@@ -112,6 +100,6 @@ def width(text: str) -> int:
 
 
 def _columns(character: str) -> int:
-    if combining(character) or character in _SAFE_FORMATS:
+    if combining(character) or character in JOINERS:
         return 0
     return 2 if east_asian_width(character) in "WF" else 1

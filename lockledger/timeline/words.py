@@ -1,14 +1,13 @@
 """Text in a drawing: made harmless, measured, and cut to the room there is."""
 
-import re
 from datetime import datetime, timedelta
 from typing import Final
-from unicodedata import category, combining, east_asian_width
+from unicodedata import combining, east_asian_width
 from xml.sax.saxutils import escape
 
-_SUSPICIOUS: Final = re.compile(r"[^ -~]")
-_JOINERS: Final = "\u200c\u200d"
-"""Letters of Persian and of Indic scripts, and emoji, are joined by these two."""
+from lockledger.visible import JOINERS, SUSPICIOUS, visible
+
+_NO_XML: Final = "\ufffe\uffff"
 _BREAKS: Final = "\n\t"
 _ISOLATE: Final = "\u2068"
 _END_ISOLATE: Final = "\u2069"
@@ -27,15 +26,9 @@ def plain(text: str, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _SUSPICIOUS.sub(lambda each: each[0] if each[0] in keep else _visible(each[0]), text)
-
-
-def _visible(character: str) -> str:
-    if character in _JOINERS:
-        return character
-    if character in "\ufffe\uffff" or category(character) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
-        return ascii(character)[1:-1]
-    return character
+    return SUSPICIOUS.sub(
+        lambda each: each[0] if each[0] in keep else visible(each[0], _NO_XML), text
+    )
 
 
 def xml(text: str, keep: str = "") -> str:
@@ -68,7 +61,7 @@ def _thousandths(character: str) -> int:
     known = _WIDTHS.get(character)
     if known is not None:
         return known
-    if character in _JOINERS or combining(character):
+    if character in JOINERS or combining(character):
         return 0
     if character.isascii():
         return _UPPER if character.isupper() else _LOWER
