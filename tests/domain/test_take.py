@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from lockledger.domain.errors import HoldChanged, InvalidTtl, LockedByOther
-from support.stories import ID, Story, at
+from lockledger.domain.holds import Hold
+from lockledger.domain.lock import Call, Take
+from support.stories import ID, KEY, T0, Story, at
 
 
 def test_a_lock_that_was_never_taken_is_taken_with_token_one() -> None:
@@ -128,3 +132,50 @@ def test_a_clock_that_jumps_back_moves_nothing_back() -> None:
     grant = story.take("run:3", now=0, takeover_reason="urgent", ttl=10)
 
     assert (grant.taken_at, grant.expires_at, grant.token) == (at(3600), at(3610), 4)
+
+
+# Holds of other keys, where holds cover what lies under them
+
+ABOVE = Hold(key="round", holder="run:3", token=4, taken_at=T0)
+
+
+class Above:
+    """A hold above the lock, and who asked for it when."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, datetime]] = []
+
+    def __call__(self, holder: str, now: datetime) -> Hold:
+        self.asked.append((holder, now))
+        return ABOVE
+
+
+@pytest.mark.parametrize("reason", [None, "urgent"])
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "another's"])
+def test_a_hold_above_is_in_the_way_and_is_not_taken_over(taken: bool, reason: str | None) -> None:
+    story, above = Story(), Above()
+    if taken:
+        story.take("run:2")
+
+    with pytest.raises(LockedByOther) as refusal:
+        story.lock.take(Take("run:1", Call("user:1", {}), takeover_reason=reason), at(5), above)
+
+    assert (refusal.value.key, refusal.value.current) == (KEY, ABOVE)
+    assert not refusal.value.same_holder
+    assert above.asked == [("run:1", at(5))]
+
+
+def test_a_hold_above_is_not_in_the_way_of_who_holds_the_lock_already() -> None:
+    story, above = Story(), Above()
+    story.take("run:1", ttl=60)
+    call = Call("user:1", {})
+
+    again = story.lock.take(Take("run:1", call), at(5), above)
+    anew = story.lock.take(Take("run:1", call, if_mine="replace"), at(5), above)
+
+    assert (again.outcome.token, anew.outcome.token, above.asked) == (1, 2, [])
+
+
+def test_a_lock_that_is_not_as_expected_is_told_before_a_hold_above() -> None:
+    with pytest.raises(HoldChanged):
+        Story().lock.take(Take("run:1", Call("user:1", {}), expected_token=7), at(5), Above())
