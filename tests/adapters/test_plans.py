@@ -11,14 +11,16 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 
 from lockledger import LockLedger
+from lockledger.domain.events import LockEvent
 from support.crowd import life, record
-from support.databases import KINDS, Database, Servers
+from support.databases import KINDS, Database, Kind, Servers
 
 EVENTS_OF_BUSY, LOCKS, EVENTS_OF_EACH = 10_000, 1_500, 4
 EXPLAINING = {
@@ -139,9 +141,20 @@ KINDS_AND_PLANS = [
 def watched(
     request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Watched]:
-    kind, mode = request.param
-    with servers.database(kind, tmp_path_factory.mktemp("plans")) as database:
-        record(database.engine(), lives())
+    with watching(request.param, servers, tmp_path_factory.mktemp("plans"), lives()) as watched:
+        yield watched
+
+
+@contextmanager
+def watching(
+    kind_and_plans: tuple[Kind, str],
+    servers: Servers,
+    folder: Path,
+    recorded: Iterator[Iterator[LockEvent]],
+) -> Iterator[Watched]:
+    kind, mode = kind_and_plans
+    with servers.database(kind, folder) as database:
+        record(database.engine(), recorded)
         if kind == "sqlite":
             engine = database.engine(pool_size=1)
         else:
@@ -156,7 +169,7 @@ def watched(
         engine.dispose()
 
 
-def lives() -> Iterator[Any]:
+def lives() -> Iterator[Iterator[LockEvent]]:
     """One lock with most of the events, and a crowd in which every second lock is held."""
     rng = random.Random(5)
 
@@ -188,6 +201,35 @@ def test_a_page_is_not_sorted_out_of_all_that_there_is(watched: Watched, ask: As
     for plan in watched.plans_of(lambda: ask(watched.ledger)):
         sorted_rows = [int(rows) for rows in re.findall(r"Sort .*?rows=(\d+)\.?\d* loops", plan)]
         assert not [rows for rows in sorted_rows if rows > 100], plan
+
+
+@pytest.fixture(scope="module", params=KINDS_AND_PLANS, ids="-".join)
+def dominated(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    """A ledger of which nearly all is one lock, whose entries come after those of all others."""
+
+    def lives() -> Iterator[Iterator[LockEvent]]:
+        rng = random.Random(6)
+        for number in range(300):
+            yield life(f"lock:{number}", 1, rng, lambda _: "run:1")
+        yield life("busy", 6_000, rng, lambda _: "run:1")
+
+    with watching(request.param, servers, tmp_path_factory.mktemp("plans"), lives()) as watched:
+        yield watched
+
+
+@pytest.mark.parametrize("key", ["busy", "lock:7"])
+def test_a_history_passes_over_no_entry_of_another_lock(dominated: Watched, key: str) -> None:
+    asked: tuple[Ask, ...] = (
+        lambda ledger: ledger.history(key, limit=20),
+        lambda ledger: ledger.history(key, extensions=True, limit=20),
+        lambda ledger: ledger.history(key, after=2_000, limit=20),
+        lambda ledger: ledger.audit_trail(key=key, action="LockReleased", limit=20),
+    )
+    for ask in asked:
+        (plan,) = dominated.plans_of(lambda ask=ask: ask(dominated.ledger))  # type: ignore[misc]
+        assert "lockledger_audit_trail_by_key" in plan, plan
 
 
 def test_the_look_before_each_decision_is_one_index_lookup_for_the_event_and_one_for_the_head(
