@@ -18,6 +18,7 @@ from lockledger.domain.events import (
     LockReleased,
     LockTaken,
     LockTakenOver,
+    PreviousHold,
 )
 from lockledger.domain.holds import Hold
 from lockledger.domain.lock import Lock, evolve
@@ -95,6 +96,16 @@ def test_an_event_cannot_be_changed_and_takes_nothing_else(event: LockEvent) -> 
         event.holder = "run:9"  # type: ignore[misc]
     with pytest.raises(ValidationError, match="Extra inputs"):
         type(event).model_validate({**event.model_dump(), "other": 1})
+
+
+def test_the_hold_that_a_takeover_ended_cannot_be_changed_either() -> None:
+    takeover = STORY.events[4]
+    assert isinstance(takeover, LockTakenOver)
+
+    with pytest.raises(ValidationError, match="frozen"):
+        takeover.previous.holder = "run:9"  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        PreviousHold.model_validate({**takeover.previous.model_dump(), "other": 1})
 
 
 @pytest.mark.parametrize("number", range(1, len(STORY.events) + 1))
@@ -210,6 +221,13 @@ def test_who_acts_is_always_said(event: LockEvent) -> None:
     else:
         with pytest.raises(ValidationError, match="actor"):
             type(event).model_validate(silent)
+
+
+def test_a_release_was_forced_only_where_it_says_so() -> None:
+    silent = STORY.events[5].model_dump(exclude={"forced"})
+
+    assert LockReleased.model_validate(silent) == STORY.events[5]
+    assert LockReleased.model_validate(silent).ended_hold().ended_by == "release"
 
 
 def test_an_event_without_a_kind_says_nothing_of_before_and_after() -> None:

@@ -225,11 +225,22 @@ def test_the_last_page_has_no_place_to_go_on_from() -> None:
     assert not Page([])
 
 
+class Anything:
+    """A value of another class that finds itself equal to all."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def test_pages_are_equal_when_items_and_place_are() -> None:
     assert Page(["a"], 1) == Page(("a",), 1)
     assert Page(["a"], 1) != Page(["a"], 2)
     assert Page(["a"], 1) != Page(["b"], 1)
     assert Page(["a"], 1) != ["a"]
+    assert (Page(["a"], 1) == ["a"]) is False
+    assert Page(["a"], 1) == Anything()
     with pytest.raises(TypeError, match="unhashable"):
         hash(Page(["a"], 1))
 

@@ -226,6 +226,11 @@ def test_a_key_built_of_parts_is_within_the_limits_of_a_key(parts: tuple[str | i
         lock_key(*parts)
 
 
+def test_who_gives_no_part_is_told_so() -> None:
+    with pytest.raises(InvalidKey, match=r"^a key needs at least one part$"):
+        lock_key()
+
+
 @given(
     st.lists(
         st.one_of(st.integers(), st.uuids(), st.text("abc😀я", min_size=1, max_size=5)),
@@ -297,6 +302,25 @@ def test_what_lies_under_a_key_is_one_range_in_code_point_order(
 
     assert first <= f"{key}:{rest}" < second
     assert (first <= other < second) == other.startswith(f"{key}:")
+
+
+@pytest.mark.parametrize(
+    ("other", "under"),
+    [
+        ("round", False),
+        ("round9", False),
+        ("round:", True),
+        ("round:5", True),
+        ("round:\U0010ffff", True),
+        ("round;", False),
+        ("round;5", False),
+        ("rounds:5", False),
+    ],
+)
+def test_what_only_resembles_a_key_does_not_lie_under_it(other: str, under: bool) -> None:
+    first, second = range_under("round")
+
+    assert (first <= other < second) is under
 
 
 @given(prefix=exact, rest=exact, other=exact)

@@ -41,6 +41,14 @@ class Plain(Enum):
     ONE = 1
 
 
+def alternating(depth: int) -> dict[str, Any]:
+    """Objects and arrays nested so deep by turns, an object outermost and itself counted."""
+    value: Any = 1
+    for level in range(depth, 0, -1):
+        value = {"a": value} if level % 2 else [value]
+    return dict(value)
+
+
 def nested(depth: int, innermost: object = 1) -> dict[str, Any]:
     """An object nested so deep, itself counted."""
     value: Any = innermost
@@ -106,6 +114,10 @@ def test_zero_keeps_its_sign_and_a_bool_stays_one() -> None:
             {"\udfff": 1},
             r"metadata holds the text '\udfff' with a NUL or a lone surrogate; remove it",
         ),
+        (
+            {"a": "\ud800"},
+            r"metadata holds the text '\ud800' with a NUL or a lone surrogate; remove it",
+        ),
         ({1: 2}, "metadata keys must be str, not int 1"),
         ({"a": {None: 2}}, "metadata keys must be str, not NoneType None"),
         ({b"a": 2}, "metadata keys must be str, not bytes b'a'"),
@@ -126,7 +138,7 @@ def test_zero_keeps_its_sign_and_a_bool_stays_one() -> None:
             "metadata holds a Plain <Plain.ONE: 1>; only JSON values are allowed: write str(…) of it",
         ),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_json_cannot_say_is_refused_by_name(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(InvalidMetadata) as refusal:
@@ -153,6 +165,12 @@ def test_anything_but_a_mapping_is_a_type_error(value: Mapping[str, object]) -> 
 def test_it_may_be_nested_32_levels_deep(innermost: object) -> None:
     assert MAX_METADATA_DEPTH == 32
     assert check_metadata(nested(32, innermost)) == nested(32, innermost)
+
+
+def test_an_array_is_a_level_as_an_object_is() -> None:
+    assert check_metadata(alternating(32)) == alternating(32)
+    with pytest.raises(InvalidMetadata, match=r"^metadata is nested more than 32 levels deep$"):
+        check_metadata(alternating(33))
 
 
 @pytest.mark.parametrize("innermost", [{}, [], {"b": 1}, ()], ids=repr)
