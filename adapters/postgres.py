@@ -52,6 +52,7 @@ class PostgresEventStore(PostgresBulk):
 
     dialect = "postgresql"
     optimistic_attempts = 2
+    proves_memories = True
 
     def __init__(self, ledger: str, schema: str | None) -> None:
         super().__init__(ledger, schema)
@@ -141,6 +142,7 @@ class PostgresEventStore(PostgresBulk):
             len(append.holds),
             append.moves_token,
             append.expected < 1 and append.head["token"] is not None and not locked,
+            append.remembered is not None,
         )
         values: Row = dict(append.head)
         values |= {
@@ -154,6 +156,8 @@ class PostgresEventStore(PostgresBulk):
                 values[f"e{number}_{name}"] = getattr(event, name)
         _number(values, "e", append.audit, _AUDITED)
         _number(values, "h", append.holds, _ENDED)
+        if append.remembered is not None:
+            values |= _known(append.remembered)
         rows = run(connection, sql, values).all()
         if not rows:
             return None
@@ -189,6 +193,17 @@ class PostgresEventStore(PostgresBulk):
     def _newest(self, connection: Connection, stream: UUID) -> Tail:
         row = run(connection, self._sql["newest"], {"lock_id": stream}).one()
         return tail_of(row)
+
+
+def _known(remembered: Newest) -> Row:
+    hold = remembered.lock.hold
+    return {
+        "since": remembered.clock,
+        "known_hash": remembered.hash,
+        "known_holder": hold and hold.holder,
+        "known_token": hold and hold.token,
+        "known_expires_at": hold and hold.expires_at,
+    }
 
 
 def _number(values: Row, prefix: str, rows: Iterable[Row], columns: Iterable[str]) -> None:
@@ -247,12 +262,17 @@ SELECT position, lock_id, version, topic, state, hash FROM {events}
 WHERE ledger = %(ledger)s AND position > %(after)s AND position <= %(upto)s ORDER BY position LIMIT %(limit)s
 """
 
+
+def _in_one_line(sql: str) -> str:
+    return " ".join(sql.split())
+
+
 # The fence is taken once per transaction or savepoint: its setting reverts with either, exactly as the lock does. A
 # sequence without a last value must not pass for position 0, so that `position` is null then and refused.
-_APPEND = """
+_APPEND = _in_one_line("""
 WITH head AS (
     INSERT INTO {heads} AS h ({head_columns})
-    SELECT {head_values}{head_moves}
+    SELECT {head_values} {head_moves}
     RETURNING clock_timestamp() AS moved_at
 ), fence AS MATERIALIZED (
     SELECT moved_at, pg_sequence_last_value('{sequence}'::regclass) IS NOT NULL AS counted,
@@ -271,33 +291,42 @@ WITH head AS (
     RETURNING version, position
 ){audit}{holds}
 SELECT position, moved_at {in_utc} FROM events CROSS JOIN fence ORDER BY version
-"""
+""")
 
 # The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
 # it before. EXISTS keeps a missing head from beginning at version 6. The row proposed for insertion has no token: while
 # the head is being moved by another, PostgreSQL may overlook it, try to insert, and would find the very token that the
 # other has just set in the other unique index, (lock_id, token), before it sees the head after all.
-_MOVE_HEAD = """
+_MOVE_HEAD = _in_one_line("""
     WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
     ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
     WHERE h.version = %(expected)s::bigint AND h.ledger = excluded.ledger
-      AND clock_timestamp() < %(until)s::timestamptz"""
+      AND clock_timestamp() < %(until)s::timestamptz""")
+
+# What a read would have found, where there was none: the head row as the newest event says, and that event itself. A
+# clock that was set back, or another server's, is not yet where the decision believes it to be.
+_AS_REMEMBERED = _in_one_line("""
+      AND clock_timestamp() >= %(since)s::timestamptz AND h.key = excluded.key
+      AND (h.holder, h.token, h.expires_at) IS NOT DISTINCT FROM
+          (%(known_holder)s::text, %(known_token)s::bigint, %(known_expires_at)s::timestamptz)
+      AND EXISTS (SELECT FROM {events} AS e WHERE e.lock_id = h.lock_id AND e.version = h.version
+          AND e.hash = %(known_hash)s::bytea)""")
 
 # Without a target every unique index decides. With one, two first inserts that met at the same instant could end in a
 # unique violation of the other index, (lock_id, token), which is there for the guard.
-_BEGIN_HEAD = """
-    ON CONFLICT DO NOTHING"""
+_BEGIN_HEAD = _in_one_line("""
+    ON CONFLICT DO NOTHING""")
 
-_AUDIT = """, audit AS (
+_AUDIT = _in_one_line(""", audit AS (
     INSERT INTO {audit} (lock_id, ledger, key, version, event_hash, {columns}, position)
     SELECT %(lock_id)s::uuid, %(ledger)s, %(key)s, version, hash, {columns}, position
     FROM events JOIN new USING (version)
-)"""
+)""")
 
-_HOLDS = """, holds AS (
+_HOLDS = _in_one_line(""", holds AS (
     INSERT INTO {holds} (lock_id, ledger, key, {columns})
     SELECT %(lock_id)s::uuid, %(ledger)s, %(key)s, ended.* FROM fence CROSS JOIN (VALUES {values}) AS ended
-)"""
+)""")
 
 _SHARED = ("lock_id", "ledger", "key")
 _AUDITED = tuple(
@@ -345,15 +374,15 @@ def _rows(prefix: str, columns: Sequence[str], count: int) -> str:
 
 
 def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in columns)
+    return ", ".join(columns)
 
 
 def _head_changes(moves_token: bool) -> str:
     kept = ("lock_id", "ledger", "token")
-    changes = {name: f'excluded."{name}"' for name in current_holders.COLUMNS if name not in kept}
+    changes = {name: f"excluded.{name}" for name in current_holders.COLUMNS if name not in kept}
     if moves_token:
         changes["token"] = _typed("token", "token")
-    return ", ".join(f'"{name}" = {value}' for name, value in changes.items())
+    return ", ".join(f"{name} = {value}" for name, value in changes.items())
 
 
 def _proposed_head(begins_head: bool) -> str:
@@ -365,14 +394,23 @@ def _proposed_head(begins_head: bool) -> str:
 
 @lru_cache(maxsize=256)
 def _append(
-    schema: str | None, events: int, audited: bool, ended: int, moves_token: bool, begins_head: bool
+    schema: str | None,
+    events: int,
+    audited: bool,
+    ended: int,
+    moves_token: bool,
+    begins_head: bool,
+    remembered: bool,
 ) -> str:
     """The append of so many events. A statement that does not set the token passes a guard of the hold.
 
-    Each value is given once, so that psycopg caches the statements of takes and releases (50 values, 4,096 characters).
+    Each value is given once, and nothing else that could be left out, so that psycopg caches the statements of takes
+    and releases (50 values, 4,096 characters).
     """
     objects = _objects(schema)
     moves = _MOVE_HEAD.format(heads=objects["heads"], head_changes=_head_changes(moves_token))
+    if remembered:
+        moves = f"{moves} {_AS_REMEMBERED.format(events=objects['events'])}"
     new = (*_EVENT, *_AUDITED) if audited else _EVENT
     audit = _AUDIT.format(audit=objects["audit"], columns=_listed(_AUDITED)) if audited else ""
     held = _HOLDS.format(

@@ -8,7 +8,7 @@ audit entries and ended holds with it, or nothing at all.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
@@ -35,16 +35,24 @@ SAVEPOINT: Final = "lockledger_append"
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """A lock as its newest event tells it, that event's hash, and the database's clock when it was read."""
+    """A lock as its newest event tells it, that event's hash, and the database's clock when it was read.
+
+    Not `read` but remembered: an append on it has to prove that the lock still is so, and the clock is at most what the
+    database's has come to.
+    """
 
     lock: Lock
     hash: bytes
     clock: datetime
+    read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """All that one append writes to one stream. `moves_token`: a hold begins or ends, so a guard must be waited for."""
+    """All that one append writes to one stream. `moves_token`: a hold begins or ends, so a guard must be waited for.
+
+    `left`: the lock as its last event leaves it. `remembered`: what it is based on, where that has not been read.
+    """
 
     stream: UUID
     expected: int
@@ -53,6 +61,14 @@ class Append:
     audit: Sequence[Row] = ()
     holds: Sequence[Row] = ()
     moves_token: bool = True
+    left: Lock | None = None
+    remembered: Newest | None = None
+
+    def left_at(self, clock: datetime) -> "Newest | None":
+        """The lock as this leaves it, when it was written at that time."""
+        if self.left is None:
+            return None
+        return Newest(self.left, self.events[-1].hash, clock, read=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,8 @@ class EventStore(ABC):
     dialect: str
     optimistic_attempts: int
     """How often an append is tried on a decision that was made before the lock's head was locked."""
+    proves_memories: bool = False
+    """Whether an append may be based on what is remembered of a lock instead of a read, as it compares all of that."""
     excludes_writers: bool = False
     """Whether a write transaction keeps all other writers out, whatever lock they want."""
 
@@ -134,25 +152,27 @@ class EventStore(ABC):
 
     def recording(self, newest: Newest, events: Sequence[LockEvent]) -> Append:
         """What has to be written so that these events follow the newest one."""
-        return self.recording_stored(
-            newest.lock.version, events, tuple(chain(self.ledger, newest.hash, events))
-        )
+        stored = tuple(chain(self.ledger, newest.hash, events))
+        append = self.recording_stored(newest.lock.version, events, stored)
+        return append if newest.read else replace(append, remembered=newest)
 
     def recording_stored(
         self, expected: int, events: Sequence[LockEvent], stored: Sequence[StoredEvent]
     ) -> Append:
         """What has to be written so that these events, already in their stored form, follow version `expected`."""
+        left = evolve(events[-1])
         return Append(
             stream=events[-1].originator_id,
             expected=expected,
             events=stored,
-            head=current_holders.row(self.ledger, evolve(events[-1])),
+            head=current_holders.row(self.ledger, left),
             audit=[
                 audit_trail.row(self.ledger, event, each.hash)
                 for event, each in zip(events, stored, strict=True)
             ],
             holds=[row for event in events if (row := holds.row(self.ledger, event)) is not None],
             moves_token=not all(isinstance(event, LockExtended) for event in events),
+            left=left,
         )
 
     def ended_hold(self, connection: Connection, key: str, token: int) -> Hold | None:

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from lockledger.adapters.failures import is_lost_connection
-from lockledger.commands import Command, Performed
 from lockledger.domain.errors import OutcomeUnknown
 from lockledger.domain.holds import Grant
 from lockledger.domain.keys import new_holder
@@ -31,6 +30,7 @@ from lockledger.holding import (
 )
 from lockledger.verbs import Verbs
 from lockledger.waiting import Patience, Rest, Wish, checked_wait, wait_for
+from lockledger.wishes import Command, Performed
 from lockledger.workings import Workings
 
 T = TypeVar("T")

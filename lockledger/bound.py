@@ -7,11 +7,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from lockledger.adapters.sessions import begin_to_write, joined, refuse_what_has_no_transaction
-from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.holds import Grant, Hold
 from lockledger.door import Door
 from lockledger.queries import MAX_LIMIT
 from lockledger.verbs import Verbs
+from lockledger.wishes import Clearance, Command, Performed
 from lockledger.workings import Workings
 
 T = TypeVar("T")

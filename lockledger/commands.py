@@ -7,12 +7,13 @@ it is read and decided again. After two such refusals the lock's row is locked f
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import (
@@ -21,70 +22,21 @@ from lockledger.adapters.failures import (
     translated,
 )
 from lockledger.adapters.store import EventStore, Newest
-from lockledger.domain.errors import ConcurrencyConflict, TamperedLedger
+from lockledger.domain.errors import ConcurrencyConflict, LockLedgerError, TamperedLedger
 from lockledger.domain.events import LockEvent, LockExtended, LockTaken, LockTakenOver
 from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import (
     FRESH,
-    Call,
     Decision,
-    EndedHolds,
     InTheWay,
-    Lock,
     nothing_in_the_way,
 )
-from lockledger.domain.policy import Clock, Policy, TakeRequest
+from lockledger.domain.policy import Clock, Policy
+from lockledger.memory import Memories, Memory
 from lockledger.scopes import InMotion, LetGo, Scopes, wait_for
+from lockledger.wishes import Command, Look, Performed
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Command(Generic[T]):
-    """A checked wish: which lock, how it decides, and for takes what the policy is asked."""
-
-    key: str
-    decide: Callable[[Lock, datetime, "Look"], Decision[T]]
-    request: Callable[[Hold | None], TakeRequest] | None = None
-    until: datetime | None = None
-    """The instant up to which a take wants the lock, where it is given as one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a decision may want to know beyond its lock's newest event; asked only then."""
-
-    ended: EndedHolds
-    in_the_way: InTheWay
-
-
-@dataclass(frozen=True, slots=True)
-class Performed(Generic[T]):
-    """The answer to a command, and the events recorded for it."""
-
-    outcome: T
-    events: tuple[RecordedEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Clearance:
-    """A checked wish to end every live hold that all given selectors select."""
-
-    holder: str | None
-    under: str | None
-    reason: str
-    call: Call
-
-    def of(self, key: str) -> Command[Hold | None]:
-        """The end of one of them, if it is still as selected."""
-
-        def decide(lock: Lock, now: datetime, _: Look) -> Decision[Hold | None]:
-            live = lock.live_hold(now)
-            if live is None or self.holder not in (None, live.holder):
-                return Decision(None)
-            return lock.force_release(None, self.reason, self.call, now)
-
-        return Command(key, decide)
 
 
 class _TakenBack(Exception):
@@ -93,6 +45,14 @@ class _TakenBack(Exception):
 
 class _Covers(_TakenBack):
     """No error either: the locks of the scopes come first."""
+
+
+class _Asked(Exception):
+    """Nor this: a decision wants to know more than is remembered."""
+
+
+def _asked(*_: object) -> None:
+    raise _Asked
 
 
 class Commands:
@@ -110,24 +70,54 @@ class Commands:
         self._clock = clock
         self._policy = policy
         self._scopes = Scopes(store) if scopes else None
+        self._memories = Memories() if store.proves_memories else None
 
     def perform(self, connection: Connection, command: Command[T], *, inside: bool) -> Performed[T]:
         """Decides and records. `inside`: a transaction is open, and stays open and usable whatever happens here."""
         with translated(key=command.key):
             if self._policy is not None:
                 self._policy.lock_subject(connection, command.key)
-            for _ in range(self._store.optimistic_attempts):
-                newest, decision = self._look(connection, command)
-                if not decision.events:
-                    if inside and isinstance(decision.outcome, Grant):
-                        self._store.confirm(connection, [command.key])
-                    return Performed(decision.outcome)
-                if self._covers(decision):
-                    return self._perform_covered(connection, command, decision, inside)
-                performed = self._append_fresh(connection, command, newest, decision, inside)
-                if performed is not None:
-                    return performed
-            return self._perform_locked(connection, command, inside)
+            if inside or self._memories is None:
+                return self._perform_read(connection, command, inside)
+            memory = self._memories.take_out(command.key)
+            performed = memory and self._perform_remembered(connection, command, memory)
+            performed = performed or self._perform_read(connection, command, inside)
+            if performed.left is not None:
+                self._memories.keep(performed.left, len(performed.events), memory)
+            return performed
+
+    def _perform_remembered(
+        self, connection: Connection, command: Command[T], memory: Memory
+    ) -> Performed[T] | None:
+        """Decides without a look, and records if the lock still is as it is remembered; else nothing, and `None`."""
+        newest = memory.now()
+        look = Look(_asked, nothing_in_the_way if self._scopes is None else _asked)
+        try:
+            decision = command.decide(newest.lock, self._now(newest), look)
+        except (LockLedgerError, _Asked):
+            return None
+        if not memory.is_worth(decision.events) or self._covers(decision):
+            return None
+        try:
+            return self._append_fresh(connection, command, newest, decision, inside=False)
+        except IntegrityError:
+            return None  # there is an event that the head row does not know of, as a look will tell
+
+    def _perform_read(
+        self, connection: Connection, command: Command[T], inside: bool
+    ) -> Performed[T]:
+        for _ in range(self._store.optimistic_attempts):
+            newest, decision = self._look(connection, command)
+            if not decision.events:
+                if inside and isinstance(decision.outcome, Grant):
+                    self._store.confirm(connection, [command.key])
+                return Performed(decision.outcome)
+            if self._covers(decision):
+                return self._perform_covered(connection, command, decision, inside)
+            performed = self._append_fresh(connection, command, newest, decision, inside)
+            if performed is not None:
+                return performed
+        return self._perform_locked(connection, command, inside)
 
     def _covers(self, decision: Decision[Any]) -> bool:
         """Whether a hold begins that covers every key under its own."""
@@ -379,7 +369,8 @@ class Commands:
         events = _recorded(appended.positions, decision.events)
         if self._policy is not None:
             self._policy.recorded(connection, events)
-        return Performed(decision.outcome, events)
+        left = recording.left_at(appended.clock)
+        return Performed(decision.outcome, events, left)
 
     def scope(
         self, connection: Connection, key: str | None, inside: bool

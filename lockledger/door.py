@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast, get_args
 
 from lockledger.adapters.clock import checked_now
-from lockledger.commands import Clearance, Command
 from lockledger.domain.errors import shown
 from lockledger.domain.holds import Grant, Hold
 from lockledger.domain.keys import check_holder, check_key
@@ -14,6 +13,7 @@ from lockledger.domain.metadata import check_metadata
 from lockledger.domain.policy import Clock, TakeRequest
 from lockledger.domain.reasons import check_reason
 from lockledger.domain.ttl import CheckedTtl, Ttl, check_ttl
+from lockledger.wishes import Clearance, Command
 
 Verb = Literal["take", "try_take", "take_all", "hold"]
 Metadata = Mapping[str, object] | None

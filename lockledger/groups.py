@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 
 from lockledger.adapters.failures import translated
 from lockledger.adapters.store import EventStore, Newest
-from lockledger.commands import Clearance, Command, Commands, Performed
+from lockledger.commands import Commands
 from lockledger.domain.errors import LockedByOther, LockLedgerError, NotLockable, TamperedLedger
 from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import Decision
 from lockledger.domain.policy import Policy
 from lockledger.scopes import InMotion
+from lockledger.wishes import Clearance, Command, Performed
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session, scoped_session
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.blocks import HoldingVerbs
 from lockledger.bound import BoundLedger
-from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.errors import shown
 from lockledger.domain.holds import Grant, RecordedEvent
 from lockledger.domain.policy import Clock, Names, Policy
@@ -23,6 +22,7 @@ from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
 from lockledger.subscription import PAGE, Subscription, poll_seconds, read_settled
 from lockledger.waiting import Rest
+from lockledger.wishes import Clearance, Command, Performed
 from lockledger.workings import Workings
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     and its display names. `busy_timeout`: seconds a write waits for SQLite's write lock. `listen`: PostgreSQL only; one
     connection and thread more, by which who waits is woken when another that listens releases (see `how-to/waiting`).
 
-    Every verb is one transaction. On PostgreSQL a take makes two round trips, locks no row but its own lock's, and
-    never an entire table. Call `migrate()` once before the first use; until then verbs raise `SchemaMismatch`.
+    Every verb is one transaction. On PostgreSQL a take makes two round trips, and going on with a hold that this ledger
+    was the last to change makes one; no row is locked but the lock's own, and never an entire table. Call `migrate()` once before the first use; until then verbs raise `SchemaMismatch`.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from lockledger.commands import Clearance, Command, Performed
 from lockledger.domain.errors import LockedByOther, NotHolding, shown
 from lockledger.domain.holds import AuditEntry, Grant, Hold, Page
 from lockledger.domain.keys import check_key
@@ -17,6 +16,7 @@ from lockledger.door import Door, Metadata
 from lockledger.past import PastVerbs
 from lockledger.queries import Queries, audit_filter
 from lockledger.waiting import checked_wait
+from lockledger.wishes import Clearance, Command, Performed
 
 T = TypeVar("T")
 

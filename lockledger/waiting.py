@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 from lockledger.adapters.engines import Source
 from lockledger.adapters.identifiers import POSTGRESQL
 from lockledger.adapters.store import EventStore
-from lockledger.commands import Command, Look, Performed
 from lockledger.domain.errors import InvalidTtl, LockedByOther, WaitTimeout, shown
 from lockledger.domain.events import LockReleased
 from lockledger.domain.holds import Grant, Hold, RecordedEvent
 from lockledger.domain.lock import Decision, Lock
 from lockledger.door import Door
+from lockledger.wishes import Command, Look, Performed
 
 if TYPE_CHECKING:
     from lockledger.adapters.listener import Listener

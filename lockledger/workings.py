@@ -11,7 +11,7 @@ from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import SERIALIZATION_FAILURE, sqlstate
 from lockledger.adapters.schema import check_schema, outlasts_rollback
 from lockledger.adapters.stores import store_on
-from lockledger.commands import Command, Commands, Performed
+from lockledger.commands import Commands
 from lockledger.domain.errors import ConcurrencyConflict, shown
 from lockledger.domain.holds import Grant
 from lockledger.domain.policy import Clock, Names, Policy
@@ -19,6 +19,7 @@ from lockledger.door import Door, Metadata
 from lockledger.groups import Groups
 from lockledger.past import Past
 from lockledger.queries import Queries
+from lockledger.wishes import Command, Performed
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Final, cast
 
 from lockledger.cli.failures import BadInput
 from lockledger.cli.strict_json import NotStrict, decoded
-from lockledger.commands import Command
 from lockledger.domain.errors import shown
 from lockledger.door import Door
+from lockledger.wishes import Command
 
 MAX_LINE_BYTES: Final = 64 * 1024
 """Twice what a command within the limits takes with every character escaped."""

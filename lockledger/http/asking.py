@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from lockledger.bound import BoundLedger
-from lockledger.commands import Command, Performed
 from lockledger.domain.holds import Hold
 from lockledger.domain.lock import Decision, Lock
 from lockledger.door import Door
+from lockledger.wishes import Command, Performed
 from lockledger.workings import Workings
 
 T = TypeVar("T")

@@ -1,0 +1,63 @@
+"""What a ledger remembers of the locks that it changed last, so that whoever goes on with one need not read it first.
+
+A memory is never believed, only tried: the append that is based on it compares all of it with what the database has,
+and with the database's clock, and writes nothing where that differs. Then the lock is read.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from threading import Lock as Mutex
+from time import monotonic_ns
+
+from lockledger.adapters.store import Newest
+from lockledger.domain.events import LockEvent, LockExtended, LockReleased
+
+SIZE = 1000
+"""Locks that are remembered at most."""
+
+IN_A_ROW = 4
+"""So many changes of a lock in a row were this ledger's before it tries to begin a hold from memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A lock as this ledger left it, when it had the answer, and how many changes before that were its own too."""
+
+    newest: Newest
+    answered: int
+    in_a_row: int
+
+    def now(self) -> Newest:
+        """The lock with the database's clock as it goes on since, behind by what the answer took to come."""
+        passed = timedelta(microseconds=(monotonic_ns() - self.answered) // 1000)
+        return replace(self.newest, clock=self.newest.clock + passed, read=False)
+
+    def is_worth(self, events: tuple[LockEvent, ...]) -> bool:
+        """Whether others hardly changed the lock meanwhile. A try that fails costs as much as one that succeeds saves.
+
+        Whose hold it is goes on with it, or ends it. A free lock is anybody's.
+        """
+        goes_on = all(isinstance(event, LockReleased | LockExtended) for event in events)
+        return bool(events) and (goes_on or self.in_a_row >= IN_A_ROW)
+
+
+class Memories:
+    """The newest memory of each lock, of the locks that were changed last; threads may share it."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+        self._mutex = Mutex()
+
+    def take_out(self, key: str) -> Memory | None:
+        """The memory of a lock, which is nobody else's to try meanwhile."""
+        with self._mutex:
+            return self._memories.pop(key, None)
+
+    def keep(self, newest: Newest, changes: int, before: Memory | None) -> None:
+        """Remembers a lock after so many changes; `before` is what was remembered before them."""
+        goes_on = before and before.newest.lock.version == newest.lock.version - changes
+        in_a_row = changes + (before.in_a_row if before and goes_on else 0)
+        with self._mutex:
+            self._memories[newest.lock.key] = Memory(newest, monotonic_ns(), in_a_row)
+            if len(self._memories) > SIZE:
+                del self._memories[next(iter(self._memories))]
