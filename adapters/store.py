@@ -8,7 +8,7 @@ audit entries and ended holds with it, or nothing at all.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
@@ -153,11 +153,17 @@ class EventStore(ABC):
     def recording(self, newest: Newest, events: Sequence[LockEvent]) -> Append:
         """What has to be written so that these events follow the newest one."""
         stored = tuple(chain(self.ledger, newest.hash, events))
-        append = self.recording_stored(newest.lock.version, events, stored)
-        return append if newest.read else replace(append, remembered=newest)
+        return self.recording_stored(
+            newest.lock.version, events, stored, remembered=None if newest.read else newest
+        )
 
     def recording_stored(
-        self, expected: int, events: Sequence[LockEvent], stored: Sequence[StoredEvent]
+        self,
+        expected: int,
+        events: Sequence[LockEvent],
+        stored: Sequence[StoredEvent],
+        *,
+        remembered: Newest | None = None,
     ) -> Append:
         """What has to be written so that these events, already in their stored form, follow version `expected`."""
         left = evolve(events[-1])
@@ -173,6 +179,7 @@ class EventStore(ABC):
             holds=[row for event in events if (row := holds.row(self.ledger, event)) is not None],
             moves_token=not all(isinstance(event, LockExtended) for event in events),
             left=left,
+            remembered=remembered,
         )
 
     def ended_hold(self, connection: Connection, key: str, token: int) -> Hold | None:

@@ -4,7 +4,7 @@ A memory is never believed, only tried: the append that is based on it compares 
 and with the database's clock, and writes nothing where that differs. Then the lock is read.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock as Mutex
 from time import monotonic_ns
@@ -30,7 +30,8 @@ class Memory:
     def now(self) -> Newest:
         """The lock with the database's clock as it goes on since, behind by what the answer took to come."""
         passed = timedelta(microseconds=(monotonic_ns() - self.answered) // 1000)
-        return replace(self.newest, clock=self.newest.clock + passed, read=False)
+        newest = self.newest
+        return Newest(newest.lock, newest.hash, newest.clock + passed, read=False)
 
     def is_worth(self, events: tuple[LockEvent, ...]) -> bool:
         """Whether others hardly changed the lock meanwhile. A try that fails costs as much as one that succeeds saves.
