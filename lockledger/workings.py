@@ -117,6 +117,8 @@ class Workings:
         self, connection: Connection, ids: Collection[str]
     ) -> Mapping[str, str | None]:
         """The host's names of these ids as they are now; `None` for those it does not know."""
+        if isinstance(ids, str):
+            raise TypeError(f"ids={shown(ids)}: give a list of ids, or [{shown(ids)}] for one")
         distinct = sorted(set(ids))
         if self._names is None or not distinct:
             return dict.fromkeys(distinct)

@@ -369,3 +369,5 @@ def test_names_are_asked_once_with_the_distinct_ids_and_unknown_ones_are_null(
     assert ledger.display_names([]) == {}
     assert len(asked) == 1
     assert ledgers.open().display_names(["user:1"]) == {"user:1": None}
+    with pytest.raises(TypeError, match="give a list of ids, or \\['user:1'\\] for one"):
+        ledger.display_names("user:1")
