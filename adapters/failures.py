@@ -17,6 +17,7 @@ SERIALIZATION_FAILURE = "40001"
 LOCK_NOT_AVAILABLE = "55P03"
 NOT_PERMITTED = "42501"
 UNIQUE_VIOLATION = "23505"
+UNREADABLE_TEXT = "22P02"
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
     "40P01": "the transaction was part of a deadlock",

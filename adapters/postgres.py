@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError
 
 from lockledger.adapters import schema as names
 from lockledger.adapters.encoding import StoredEvent
-from lockledger.adapters.failures import sqlstate
+from lockledger.adapters.failures import UNREADABLE_TEXT, sqlstate
 from lockledger.adapters.identifiers import qualified
 from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, tail_of
 from lockledger.adapters.postgres_confirmation import Confirmed, confirm, looks_at_a_snapshot
@@ -134,14 +134,17 @@ class PostgresEventStore(PostgresBulk):
         *,
         until: datetime | None = None,
         locked: bool = False,
+        by_itself: bool = False,
     ) -> Appended | None:
+        begins_head = append.expected < 1 and append.head["token"] is not None and not locked
         sql = _append(
             self.schema,
             len(append.events),
             bool(append.audit),
             len(append.holds),
             append.moves_token,
-            append.expected < 1 and append.head["token"] is not None and not locked,
+            begins_head,
+            by_itself,
             append.remembered is not None,
         )
         values: Row = dict(append.head)
@@ -158,7 +161,12 @@ class PostgresEventStore(PostgresBulk):
         _number(values, "h", append.holds, _ENDED)
         if append.remembered is not None:
             values |= _known(append.remembered)
-        rows = run(connection, sql, values).all()
+        try:
+            rows = run(connection, sql, values).all()
+        except DataError as late:
+            if begins_head and by_itself and sqlstate(late) == UNREADABLE_TEXT:
+                return None
+            raise
         if not rows:
             return None
         return Appended([position for position, _ in rows], rows[0][1].replace(tzinfo=UTC))
@@ -280,7 +288,7 @@ WITH head AS (
             %(fence)s,
             pg_advisory_xact_lock_shared(
                 (%(namespace)s::bigint << 48) | pg_sequence_last_value('{sequence}'::regclass))::text || 'held',
-            true) END
+            true) END{in_time}
     FROM head
 ), new ({new_columns}) AS (VALUES {new_values}
 ), events AS (
@@ -316,6 +324,12 @@ _AS_REMEMBERED = _in_one_line("""
 # unique violation of the other index, (lock_id, token), which is there for the guard.
 _BEGIN_HEAD = _in_one_line("""
     ON CONFLICT DO NOTHING""")
+
+# The insert may have waited for another first one, which was then taken back, without a look at the clock. An error takes
+# this one back too, where the statement is all of its transaction; PostgreSQL has none of its own making but this.
+_IN_TIME = _in_one_line(""",
+        CASE WHEN moved_at >= %(until)s::timestamptz
+            THEN ('decided anew, as its turn came too late: ' || moved_at::text)::bigint END""")
 
 _AUDIT = _in_one_line(""", audit AS (
     INSERT INTO {audit} (lock_id, ledger, key, version, event_hash, {columns}, position)
@@ -400,6 +414,7 @@ def _append(
     ended: int,
     moves_token: bool,
     begins_head: bool,
+    by_itself: bool,
     remembered: bool,
 ) -> str:
     """The append of so many events. A statement that does not set the token passes a guard of the hold.
@@ -424,6 +439,7 @@ def _append(
         head_columns=_listed(current_holders.COLUMNS),
         head_values=_proposed_head(begins_head),
         head_moves=_BEGIN_HEAD if begins_head else moves,
+        in_time=_IN_TIME if begins_head and by_itself else "",
         new_columns=_listed(new),
         new_values=_rows("e", new, events),
         audit=audit,

@@ -94,6 +94,7 @@ class SQLiteEventStore(EventStore):
         *,
         until: datetime | None = None,
         locked: bool = False,
+        by_itself: bool = False,
     ) -> Appended | None:
         clock = datetime.now(UTC)
         if until is not None and clock >= until:

@@ -334,11 +334,13 @@ class EventStore(ABC):
         *,
         until: datetime | None = None,
         locked: bool = False,
+        by_itself: bool = False,
     ) -> Appended | None:
         """Writes all of it, or nothing and returns `None`, when the lock's head is not at the expected version.
 
         `until`: nothing is written either once the database's clock has reached it, but for a lock's first event, which
         the caller takes back when `Appended.clock` has. `locked`: `lock_head` was called in this transaction.
+        `by_itself`: there is no transaction, so that a first event that comes too late takes itself back.
         """
 
     @abstractmethod

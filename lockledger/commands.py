@@ -289,13 +289,11 @@ class Commands:
     ) -> Performed[T] | None:
         """Appends if the lock has not moved and the decision is still fresh; else nothing, and `None`."""
         until = newest.clock + decision.fresh_for
-        # A first event's insert may wait for another's without looking at the clock again: it must be revocable.
-        revocable = inside or newest.lock.version == 0
         try:
-            if not revocable:
+            if not inside:
                 with translated(key=command.key, commits=True):
-                    return self._append(connection, newest, decision, until)
-            with translated(key=command.key), self.scope(connection, command.key, inside):
+                    return self._append(connection, newest, decision, until, by_itself=True)
+            with translated(key=command.key), self._store.savepoint(connection):
                 return self._append_surely(connection, newest, decision, until)
         except _TakenBack:
             return None
@@ -357,10 +355,13 @@ class Commands:
         until: datetime | None,
         *,
         locked: bool = False,
+        by_itself: bool = False,
     ) -> Performed[T] | None:
         recording = self._store.recording(newest, decision.events)
         locked = locked or until is None
-        appended = self._store.append(connection, recording, until=until, locked=locked)
+        appended = self._store.append(
+            connection, recording, until=until, locked=locked, by_itself=by_itself
+        )
         if appended is None:
             return None
         # Only a first event may have been written past the bound, and only it can be taken back wherever we are.

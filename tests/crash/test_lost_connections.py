@@ -54,7 +54,7 @@ def test_an_answer_that_is_lost_after_a_commit_leaves_the_outcome_unknown(
     postgres_host: Host,
 ) -> None:
     with proxy_of(postgres_host.database) as proxy:
-        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url)
+        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url, scopes=True)
         ledger.holder_of("k")
         proxy.lose_answer_to(COMMIT)
         with pytest.raises(OutcomeUnknown):
@@ -66,9 +66,9 @@ def test_an_answer_that_is_lost_after_a_commit_leaves_the_outcome_unknown(
 def test_an_answer_that_is_lost_before_anything_was_to_be_committed_is_its_own_error(
     postgres_host: Host, lost: str
 ) -> None:
-    """A first take: looked, begun, appended, committed."""
+    """A take with scopes: looked, begun, looked again, appended, committed."""
     with proxy_of(postgres_host.database) as proxy:
-        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url)
+        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url, scopes=True)
         ledger.holder_of("k")
         proxy.lose_answer_to(lost)
         with pytest.raises(OperationalError):
@@ -80,11 +80,11 @@ def test_an_append_whose_answer_is_lost_before_its_commit_is_its_own_error(
     postgres_host: Host,
 ) -> None:
     with proxy_of(postgres_host.database) as proxy:
-        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url)
+        ledger = postgres_host.ledgers.open(url_or_engine=proxy.url, scopes=True)
         ledger.holder_of("k")
         proxy.lose_answer_to("WITH head AS")
         with pytest.raises(OperationalError):
-            ledger.take("new", "ben")  # its first event: BEGIN, append, COMMIT
+            ledger.take("new", "ben")  # BEGIN, append, COMMIT
         assert ledger.take("new", "ben").created
 
 
