@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Event
 from typing import Any, TypeVar
 
 import pytest
@@ -234,14 +235,18 @@ def test_a_call_that_is_overtaken_again_and_again_ends_with_an_answer(postgres_h
     running: Future[Grant] | None = None
     queue: list[Future[None]] = []
 
+    begun = Event()
+
     def overtake() -> None:
         with in_the_way(database, "k"):
+            begun.set()
             time.sleep(0.3)
 
     for turn in range(5):
         queue.append(postgres_host.meanwhile(overtake))
         time.sleep(0.1)
         if turn == 0:
+            assert begun.wait(20)
             running = postgres_host.blocked(
                 lambda: ledger.take("k", "ben", takeover_reason="urgent", ttl=TTL)
             )
