@@ -15,7 +15,7 @@ def check_metadata(metadata: Mapping[str, object] | None) -> Metadata:
     """A plain copy of the metadata; `{}` for `None`.
 
     A JSON object with `str` keys, no NaN or infinity, no NUL or lone surrogate, nested at most 32 levels deep, at most
-    8,192 bytes as canonical JSON in UTF-8. Raises `InvalidMetadata`; `TypeError` when it is no mapping.
+    8,192 bytes as compact JSON in UTF-8. Raises `InvalidMetadata`; `TypeError` when it is no mapping.
     """
     if metadata is None:
         return {}
@@ -27,10 +27,10 @@ def check_metadata(metadata: Mapping[str, object] | None) -> Metadata:
         return {}
     plain = _plain_object(metadata, 1)
     try:
-        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        written = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
     except ValueError as error:  # an int with more digits than Python converts
         raise InvalidMetadata(f"metadata cannot be written as JSON: {error}") from error
-    size = len(canonical.encode())
+    size = len(written.encode())
     if size > MAX_METADATA_BYTES:
         raise InvalidMetadata(
             f"metadata takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed; store a reference"

@@ -63,7 +63,7 @@ def unfit(hold: PastHold, now: datetime) -> str | None:
         return f"it begins at {hold.taken_at.isoformat()}, which is in the future"
     if hold.expires_at is not None and hold.expires_at <= hold.taken_at:
         return (
-            f"it had run out at {hold.expires_at.isoformat()}, before it began"
+            f"it had run out at {hold.expires_at.isoformat()}, no later than it began"
             f" at {hold.taken_at.isoformat()}"
         )
     if hold.expires_at is not None and hold.expires_at - hold.taken_at > MAX_TTL:

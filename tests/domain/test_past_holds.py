@@ -107,7 +107,7 @@ def test_what_is_within_the_limits_is_fit(past: PastHold) -> None:
         ),
         (
             hold(1, 1, 60, expires_at=at(60)),
-            "it had run out at 2026-03-02T09:01:00+00:00, before it began at 2026-03-02T09:01:00+00:00",
+            "it had run out at 2026-03-02T09:01:00+00:00, no later than it began at 2026-03-02T09:01:00+00:00",
         ),
         (
             hold(1, 1, 0, expires_at=at(0) + MAX_TTL + MICROSECOND),
