@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -20,20 +20,17 @@ from lockledger import (
     TamperedLedger,
 )
 from lockledger.memory import IN_A_ROW, SIZE, Memory
-from support.hosts import Host, host_on
-from support.ledgers import Ledgers, postgres_ledgers
+from support.hosts import Host
 from support.tampering import tamper
 
-__all__ = ["postgres_ledgers"]
 SECOND = 10**9
 HOUR = 3600 * SECOND
 
 
 @pytest.fixture
-def host(postgres_ledgers: Ledgers) -> Iterator[Host]:
-    """A host on each PostgreSQL server in turn; on SQLite a ledger remembers nothing."""
-    with host_on(postgres_ledgers) as host:
-        yield host
+def host(postgres_host: Host) -> Host:
+    """On each PostgreSQL server in turn; on SQLite a ledger remembers nothing."""
+    return postgres_host
 
 
 @pytest.fixture
