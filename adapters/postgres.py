@@ -301,23 +301,28 @@ WITH head AS (
 SELECT position, moved_at {in_utc} FROM events CROSS JOIN fence ORDER BY version
 """)
 
-# The clock is read after the wait for the row, as PostgreSQL evaluates this WHERE then; a plain UPDATE would evaluate
-# it before. EXISTS keeps a missing head from beginning at version 6. The row proposed for insertion has no token: while
-# the head is being moved by another, PostgreSQL may overlook it, try to insert, and would find the very token that the
-# other has just set in the other unique index, (lock_id, token), before it sees the head after all.
+# The clock is read after the wait for the row, as PostgreSQL evaluates the last WHERE then; a plain UPDATE would evaluate
+# it before. The first WHERE keeps a missing head from beginning at version 6. The row proposed for insertion has no
+# token: while the head is being moved by another, PostgreSQL may overlook it, try to insert, and would find the very
+# token that the other has just set in the other unique index, (lock_id, token), before it sees the head after all.
 _MOVE_HEAD = _in_one_line("""
-    WHERE %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)
+    WHERE {known}
     ON CONFLICT (lock_id) DO UPDATE SET {head_changes}
     WHERE h.version = %(expected)s::bigint AND h.ledger = excluded.ledger
       AND clock_timestamp() < %(until)s::timestamptz""")
 
-# What a read would have found, where there was none: the head row as the newest event says, and that event itself. A
-# clock that was set back, or another server's, is not yet where the decision believes it to be.
-_AS_REMEMBERED = _in_one_line("""
-      AND clock_timestamp() >= %(since)s::timestamptz AND h.key = excluded.key
-      AND (h.holder, h.token, h.expires_at) IS NOT DISTINCT FROM
-          (%(known_holder)s::text, %(known_token)s::bigint, %(known_expires_at)s::timestamptz)
-      AND EXISTS (SELECT FROM {events} AS e WHERE e.lock_id = h.lock_id AND e.version = h.version
+_READ = _in_one_line("""
+    %(expected)s::bigint < 1 OR EXISTS (SELECT FROM {heads} AS known WHERE known.lock_id = %(lock_id)s::uuid)""")
+
+# What a read would have found, where there was none: the head row as the newest event says, and that event itself. It
+# is looked for before the row is waited for and locked, so that a refusal does neither. A clock that was set back, or
+# another server's, has not come yet to where the decision believes it to be.
+_REMEMBERED = _in_one_line("""
+    clock_timestamp() >= %(since)s::timestamptz AND EXISTS (
+        SELECT FROM {heads} AS known JOIN {events} AS e USING (lock_id, version)
+        WHERE lock_id = %(lock_id)s::uuid AND version = %(expected)s::bigint AND known.key = %(key)s::text
+          AND (known.holder, known.token, known.expires_at) IS NOT DISTINCT FROM
+              (%(known_holder)s::text, %(known_token)s::bigint, %(known_expires_at)s::timestamptz)
           AND e.hash = %(known_hash)s::bytea)""")
 
 # Without a target every unique index decides. With one, two first inserts that met at the same instant could end in a
@@ -423,9 +428,8 @@ def _append(
     and releases (50 values, 4,096 characters).
     """
     objects = _objects(schema)
-    moves = _MOVE_HEAD.format(heads=objects["heads"], head_changes=_head_changes(moves_token))
-    if remembered:
-        moves = f"{moves} {_AS_REMEMBERED.format(events=objects['events'])}"
+    known = (_REMEMBERED if remembered else _READ).format(**objects)
+    moves = _MOVE_HEAD.format(known=known, head_changes=_head_changes(moves_token))
     new = (*_EVENT, *_AUDITED) if audited else _EVENT
     audit = _AUDIT.format(audit=objects["audit"], columns=_listed(_AUDITED)) if audited else ""
     held = _HOLDS.format(

@@ -20,7 +20,7 @@ from lockledger import (
     TamperedLedger,
 )
 from lockledger.memory import IN_A_ROW, SIZE, Memory
-from support.hosts import Host
+from support.hosts import PATIENCE, Host
 from support.tampering import tamper
 
 SECOND = 10**9
@@ -90,6 +90,19 @@ def test_a_lock_that_somebody_else_took_is_held_for_its_ledger_too(
     assert refused.value.current.token == theirs.token
     with pytest.raises(NotLockHolder):
         ledger.release("k", "ann")
+
+
+def test_a_refusal_waits_for_nobody(host: Host, ledger: LockLedger) -> None:
+    """Who has the lock's row in an open transaction has not changed what is committed."""
+    owned(ledger)
+    token = ledger.take("k", "ann").token
+    host.ledger.take("k", "ben", takeover_reason="urgent")
+    with host.session() as session:
+        host.ledger.using(session).release("k", "ben")
+        refused = host.meanwhile(lambda: ledger.release("k", "ann", token=token))
+        assert isinstance(refused.exception(timeout=PATIENCE), HoldLost)
+        assert host.meanwhile(lambda: ledger.try_take("k", "ann")).result(timeout=PATIENCE) is None
+        session.rollback()
 
 
 def test_what_others_did_and_undid_leaves_another_version(host: Host, ledger: LockLedger) -> None:
