@@ -6,8 +6,8 @@ of every position that may still come. The statement's parts wait for each other
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from uuid import UUID
@@ -76,15 +76,8 @@ class PostgresEventStore(PostgresBulk):
         super()._commit(connection)
 
     def newest(self, connection: Connection, key: str) -> Newest:
-        try:
+        with _readable_head(key):
             return super().newest(connection, key)
-        except DataError as fault:
-            if sqlstate(fault) is not None:
-                raise
-            # Not the server but the driver, which cannot read it: an `infinity`, say.
-            raise TamperedLedger(
-                key, "its head row holds an instant that is in no calendar of ours"
-            ) from fault
 
     def lock_head(self, connection: Connection, key: str, *, moves_token: bool) -> None:
         head = {"lock_id": self.lock_id(key), "ledger": self.ledger}
@@ -118,8 +111,15 @@ class PostgresEventStore(PostgresBulk):
     ) -> bool:
         return lock_moving(connection, self.schema, streams, waiting=waiting)
 
-    def guard_head(self, connection: Connection, key: str) -> None:
-        run(connection, self._sql["guard"], {"lock_id": self.lock_id(key)})
+    def guarded(self, connection: Connection, key: str) -> Newest:
+        with _readable_head(key):
+            row = run(connection, self._sql["guarded"], {"lock_id": self.lock_id(key)}).one()
+        tail = tail_of(row)
+        _, event, head = tail
+        if event is None or head is None or head["version"] <= event[0]:
+            return self.newest_of(key, tail)
+        # The row moved while it was waited for: its event is in no snapshot of before the wait.
+        return self.newest(connection, key)
 
     def confirm(self, connection: Connection, keys: Sequence[str]) -> None:
         if looks_at_a_snapshot(connection):
@@ -203,6 +203,19 @@ class PostgresEventStore(PostgresBulk):
         return tail_of(row)
 
 
+@contextmanager
+def _readable_head(key: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError as fault:
+        if sqlstate(fault) is not None:
+            raise
+        # Not the server but the driver, which cannot read it: an `infinity`, say.
+        raise TamperedLedger(
+            key, "its head row holds an instant that is in no calendar of ours"
+        ) from fault
+
+
 def _known(remembered: Newest) -> Row:
     hold = remembered.lock.hold
     return {
@@ -229,6 +242,12 @@ LEFT JOIN LATERAL (
     SELECT version, topic, state, hash FROM {events} AS newest
     WHERE newest.lock_id = wanted.lock_id ORDER BY newest.version DESC LIMIT 1) AS e ON true
 LEFT JOIN {heads} AS h ON h.lock_id = wanted.lock_id
+"""
+
+# The row is locked before the clock is read. An extension need not wait for this lock, nor this for an extension.
+_GUARDED = f"""
+WITH locked AS MATERIALIZED (SELECT * FROM {{heads}} WHERE lock_id = %(lock_id)s::uuid FOR KEY SHARE)
+{_NEWEST.replace("{heads}", "locked")}
 """
 
 _LOCK = "SELECT 1 FROM {heads} WHERE lock_id = %(lock_id)s::uuid FOR {strength}"
@@ -372,7 +391,7 @@ def _statements(schema: str | None) -> dict[str, str]:
         "lock to end": _LOCK.format(**objects, strength="UPDATE"),
         "lock to extend": _LOCK.format(**objects, strength="NO KEY UPDATE"),
         "try lock": _TRY_LOCK.format(**objects),
-        "guard": _LOCK.format(**objects, strength="KEY SHARE"),
+        "guarded": _GUARDED.format(**objects, head_facts=HEAD, in_utc=IN_UTC),
         "empty head": _EMPTY_HEAD.format(**objects),
         "may count": _MAY_COUNT.format(**objects),
         "count": "SELECT last_value FROM {sequence}".format(**objects),

@@ -19,6 +19,7 @@ from lockledger.adapters.store import (
     Append,
     Appended,
     EventStore,
+    Newest,
     Row,
     Tail,
     in_the_place_of,
@@ -84,8 +85,9 @@ class SQLiteEventStore(EventStore):
     def confirm(self, connection: Connection, keys: Sequence[str]) -> None:
         pass  # a transaction whose snapshot is old can write nothing at all
 
-    def guard_head(self, connection: Connection, key: str) -> None:
-        """Nothing to do: the write transaction holds every row."""
+    def guarded(self, connection: Connection, key: str) -> Newest:
+        """The write transaction holds every row."""
+        return self.newest(connection, key)
 
     def append(
         self,

@@ -316,8 +316,11 @@ class EventStore(ABC):
         """
 
     @abstractmethod
-    def guard_head(self, connection: Connection, key: str) -> None:
-        """Locks the head row against whatever sets its token, in the open transaction; extensions do not."""
+    def guarded(self, connection: Connection, key: str) -> Newest:
+        """As `newest`, with the head row locked against whatever sets its token, in the open transaction.
+
+        Extensions do not set it. The clock is that of after the wait for the row.
+        """
 
     @abstractmethod
     def confirm(self, connection: Connection, keys: Sequence[str]) -> None:

@@ -222,10 +222,8 @@ class Commands:
             if self._policy is not None:
                 self._policy.lock_subject(connection, assertion.key)
             with self._store.savepoint(connection):
-                self._store.guard_head(connection, assertion.key)
-                # In a second statement: one that waited for the row would show the clock of before the wait.
-                _, decision = self._look(connection, assertion)
-                return decision.outcome
+                newest = self._store.guarded(connection, assertion.key)
+                return self.decide(connection, assertion, newest).outcome
 
     def _look(self, connection: Connection, command: Command[T]) -> tuple[Newest, Decision[T]]:
         newest = self._store.newest(connection, command.key)

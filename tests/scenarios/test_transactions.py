@@ -118,10 +118,11 @@ def test_s48_a_missing_privilege_is_the_databases_own_error(postgres_ledgers: Le
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["a lock's first take", "a later take"])
+@pytest.mark.parametrize("scopes", [True, False], ids=["in a transaction", "by itself"])
 def test_s48_a_killed_session_is_an_unknown_outcome_or_the_databases_own_error(
-    postgres_ledgers: Ledgers, first: bool
+    postgres_ledgers: Ledgers, first: bool, scopes: bool
 ) -> None:
-    ledger = postgres_ledgers.open()
+    ledger = postgres_ledgers.open(scopes=scopes)
     if not first:
         ledger.take("k", "A")
         ledger.release("k", "A")
@@ -132,7 +133,7 @@ def test_s48_a_killed_session_is_an_unknown_outcome_or_the_databases_own_error(
         ledger.try_take("k", "B")
 
     # A single statement commits by itself; in an explicit transaction it was not yet committed.
-    assert isinstance(lost.value, OperationalError if first else OutcomeUnknown)
+    assert isinstance(lost.value, OperationalError if scopes else OutcomeUnknown)
     assert ledger.take("k", "B").created, "the killed take left nothing, and repeating it is safe"
 
 
