@@ -4,6 +4,7 @@ A memory is never believed, only tried: the append that is based on it compares 
 and with the database's clock, and writes nothing where that differs. Then the lock is read.
 """
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock as Mutex
@@ -43,14 +44,23 @@ class Memory:
 
 
 class Memories:
-    """The newest memory of each lock, of the locks that were changed last; threads may share it."""
+    """The newest memory of each lock, of the locks that were changed last; threads may share it.
+
+    A forked process begins with none: what another thread had in hand at that moment stays in hand there for ever.
+    """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._memories: dict[str, Memory] = {}
         self._mutex = Mutex()
+        self._process = os.getpid()
 
     def take_out(self, key: str) -> Memory | None:
         """The memory of a lock, which is nobody else's to try meanwhile."""
+        if self._process != os.getpid():
+            self._begin()
         with self._mutex:
             return self._memories.pop(key, None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -278,3 +280,18 @@ def test_threads_of_one_ledger_give_a_lock_to_one_of_them(ledger: LockLedger) ->
     recorded = [entry.action for entry in ledger.history("k", limit=1000)]
     assert recorded == ["LockTaken", "LockReleased"] * took
     assert took > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_waits_for_no_thread_that_its_parent_had(ledger: LockLedger) -> None:
+    """One of them was just looking for what is remembered, and is not there to end that."""
+    ledger.take("k", "ann")
+    found = ledger.workings.commands._memories
+    assert found is not None
+    with found._mutex:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(round(PATIENCE))
+            os._exit(0 if ledger.release("k", "ann") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ledger.release("k", "ann") is False
