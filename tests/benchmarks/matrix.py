@@ -20,7 +20,17 @@ from benchmarks.measuring import (
     libpq,
     measure,
 )
-from benchmarks.operations import GUARD, HISTORY, HOLDER, HOLDER_AT, REFUSED, TAKE, TAKEOVER
+from benchmarks.operations import (
+    GUARD,
+    HISTORY,
+    HOLDER,
+    HOLDER_AT,
+    IN_TURN,
+    NEW,
+    REFUSED,
+    TAKE,
+    TAKEOVER,
+)
 from benchmarks.orm import HOST_ALONE, ORM
 from benchmarks.ours import LEDGER, follow
 from benchmarks.peers import ADVISORY, BARE_STOCK, INSERT, STOCK
@@ -62,6 +72,8 @@ def operations(url: str, settings: Settings) -> list[dict[str, Any]]:
     return compared(
         url,
         [
+            Comparison(NEW, [LEDGER, ORM]),
+            Comparison(IN_TURN, [LEDGER, ORM]),
             Comparison(REFUSED, [LEDGER, ORM, ADVISORY, *_given(settings)]),
             Comparison(TAKEOVER, [LEDGER, ORM]),
             Comparison(GUARD, [LEDGER, ORM, HOST_ALONE]),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 TAKE: Final = "take and release"
+NEW: Final = "take and release, a new lock each time"
+IN_TURN: Final = "take and release, two in turn"
 REFUSED: Final = "refused take"
 TAKEOVER: Final = "takeover"
 GUARD: Final = "guard in a host's transaction"
@@ -22,6 +27,12 @@ PAST: Final = "past"
 BOSS: Final = "boss"
 AT_ONCE: Final = 100
 WHY: Final = "needed for the evening run"
+
+
+def new_keys() -> Iterator[str]:
+    """Keys that no round before had."""
+    began = time.time_ns()
+    return (f"new:{began}:{number}" for number in count())
 
 
 def make_documents(url: str) -> None:

@@ -25,6 +25,8 @@ from benchmarks.operations import (
     HISTORY,
     HOLDER,
     HOLDER_AT,
+    IN_TURN,
+    NEW,
     PAST,
     REFUSED,
     TAKE,
@@ -32,6 +34,7 @@ from benchmarks.operations import (
     WHY,
     edit,
     make_documents,
+    new_keys,
 )
 from benchmarks.ours import keys_of
 from sqlalchemy import JSON, DateTime, create_engine, select
@@ -182,13 +185,12 @@ def site(url: str, width: int) -> Iterator[Callable[[int], Client]]:
 
     def client(worker: int) -> Client:
         keys, holder = keys_of(worker), f"run:{worker}"
-        mine, wanted = f"guarded:{worker}", f"wanted:{worker}"
+        fresh, mine, wanted = new_keys(), f"guarded:{worker}", f"wanted:{worker}"
         others = cycle([f"{holder}:a", f"{holder}:b"])
         with Session(engine) as session, session.begin():
             take(session, mine, holder, ttl=None)
 
-        def take_and_release() -> int:
-            key = next(keys)
+        def take_and_release(key: str) -> int:
             with Session(engine) as session, session.begin():
                 take(session, key, holder)
             with Session(engine) as session, session.begin():
@@ -214,7 +216,9 @@ def site(url: str, width: int) -> Iterator[Callable[[int], Client]]:
             return 1
 
         return {
-            TAKE: take_and_release,
+            TAKE: lambda: take_and_release(next(keys)),
+            NEW: lambda: take_and_release(f"{next(fresh)}:{worker}"),
+            IN_TURN: lambda: take_and_release(f"turns:{worker}"),
             REFUSED: refused,
             TAKEOVER: takeover,
             GUARD: guarded,

@@ -18,6 +18,8 @@ from benchmarks.operations import (
     HISTORY,
     HOLDER,
     HOLDER_AT,
+    IN_TURN,
+    NEW,
     PAST,
     REFUSED,
     TAKE,
@@ -25,6 +27,7 @@ from benchmarks.operations import (
     WHY,
     edit,
     make_documents,
+    new_keys,
 )
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -53,17 +56,20 @@ def prepare(url: str) -> None:
 def site(url: str, width: int) -> Iterator[Callable[[int], Client]]:
     """One ledger for all clients of a process, as threads share it."""
     engine = create_engine(url, pool_size=width)
-    with LockLedger(url if width == 1 else engine) as ledger:
+    with (
+        LockLedger(url if width == 1 else engine) as ledger,
+        LockLedger(url if width == 1 else engine) as other,
+    ):
         middle = ledger.history(PAST)[AT_ONCE // 2].occurred_at
 
         def client(worker: int) -> Client:
             keys, holder = keys_of(worker), f"run:{worker}"
+            fresh, in_turn = new_keys(), cycle([ledger, other])
             mine, wanted = f"guarded:{worker}", f"wanted:{worker}"
             others = cycle([f"{holder}:a", f"{holder}:b"])
             ledger.take(mine, holder)
 
-            def take_and_release() -> int:
-                key = next(keys)
+            def take_and_release(ledger: LockLedger, key: str) -> int:
                 token = ledger.take(key, holder, ttl=60).token
                 ledger.release(key, holder, token=token)
                 return 2
@@ -82,7 +88,9 @@ def site(url: str, width: int) -> Iterator[Callable[[int], Client]]:
                 return operation
 
             return {
-                TAKE: take_and_release,
+                TAKE: lambda: take_and_release(ledger, next(keys)),
+                NEW: lambda: take_and_release(ledger, f"{next(fresh)}:{worker}"),
+                IN_TURN: lambda: take_and_release(next(in_turn), f"turns:{worker}"),
                 REFUSED: counted(lambda: ledger.try_take(HELD, holder, ttl=60)),
                 TAKEOVER: counted(
                     lambda: ledger.take(wanted, next(others), ttl=60, takeover_reason=WHY)
