@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic_ns
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -33,6 +34,7 @@ from lockledger.domain.lock import (
 )
 from lockledger.domain.policy import Clock, Policy
 from lockledger.memory import Memories, Memory
+from lockledger.reckoning import Reckoning
 from lockledger.scopes import InMotion, LetGo, Scopes, wait_for
 from lockledger.wishes import Command, Look, Performed
 
@@ -71,6 +73,7 @@ class Commands:
         self._policy = policy
         self._scopes = Scopes(store) if scopes else None
         self._memories = Memories() if store.proves_memories else None
+        self._reckoning = Reckoning()
 
     def perform(self, connection: Connection, command: Command[T], *, inside: bool) -> Performed[T]:
         """Decides and records. `inside`: a transaction is open, and stays open and usable whatever happens here."""
@@ -90,7 +93,10 @@ class Commands:
         self, connection: Connection, command: Command[T], memory: Memory
     ) -> Performed[T] | None:
         """Decides without a look, and records if the lock still is as it is remembered; else nothing, and `None`."""
-        newest = memory.now()
+        clock = self._reckoning.now()
+        if clock is None:
+            return None
+        newest = memory.at(clock)
         look = Look(_asked, nothing_in_the_way if self._scopes is None else _asked)
         try:
             decision = command.decide(newest.lock, self._now(newest), look)
@@ -226,7 +232,9 @@ class Commands:
                 return self.decide(connection, assertion, newest).outcome
 
     def _look(self, connection: Connection, command: Command[T]) -> tuple[Newest, Decision[T]]:
+        asked = monotonic_ns()
         newest = self._store.newest(connection, command.key)
+        self._reckoning.learn(newest.clock, asked)
         return newest, self.decide(connection, command, newest)
 
     def _look_covered(
@@ -356,12 +364,13 @@ class Commands:
         by_itself: bool = False,
     ) -> Performed[T] | None:
         recording = self._store.recording(newest, decision.events)
-        locked = locked or until is None
+        locked, asked = locked or until is None, monotonic_ns()
         appended = self._store.append(
             connection, recording, until=until, locked=locked, by_itself=by_itself
         )
         if appended is None:
             return None
+        self._reckoning.learn(appended.clock, asked)
         # Only a first event may have been written past the bound, and only it can be taken back wherever we are.
         if until is not None and newest.lock.version == 0 and appended.clock >= until:
             raise _TakenBack

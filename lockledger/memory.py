@@ -6,9 +6,8 @@ and with the database's clock, and writes nothing where that differs. Then the l
 
 import os
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 from threading import Lock as Mutex
-from time import monotonic_ns
 
 from lockledger.adapters.store import Newest
 from lockledger.domain.events import LockEvent, LockExtended, LockReleased
@@ -22,17 +21,14 @@ IN_A_ROW = 4
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A lock as this ledger left it, when it had the answer, and how many changes before that were its own too."""
+    """A lock as this ledger left it, and how many changes before that were its own too."""
 
     newest: Newest
-    answered: int
     in_a_row: int
 
-    def now(self) -> Newest:
-        """The lock with the database's clock as it goes on since, behind by what the answer took to come."""
-        passed = timedelta(microseconds=(monotonic_ns() - self.answered) // 1000)
-        newest = self.newest
-        return Newest(newest.lock, newest.hash, newest.clock + passed, read=False)
+    def at(self, clock: datetime) -> Newest:
+        """The lock as it is remembered, at that time."""
+        return Newest(self.newest.lock, self.newest.hash, clock, read=False)
 
     def is_worth(self, events: tuple[LockEvent, ...]) -> bool:
         """Whether others hardly changed the lock meanwhile. A try that fails costs as much as one that succeeds saves.
@@ -69,6 +65,6 @@ class Memories:
         goes_on = before and before.newest.lock.version == newest.lock.version - changes
         in_a_row = changes + (before.in_a_row if before and goes_on else 0)
         with self._mutex:
-            self._memories[newest.lock.key] = Memory(newest, monotonic_ns(), in_a_row)
+            self._memories[newest.lock.key] = Memory(newest, in_a_row)
             if len(self._memories) > SIZE:
                 del self._memories[next(iter(self._memories))]

@@ -57,8 +57,10 @@ def owned(ledger: LockLedger, key: str = "k") -> None:
 
 def shift(ledger: LockLedger, nanoseconds: int) -> None:
     """Lets the ledger believe that so much more time has passed since it changed the lock."""
-    memory = memories(ledger)["k"]
-    memories(ledger)["k"] = replace(memory, answered=memory.answered - nanoseconds)
+    reckoning = ledger.workings.commands._reckoning
+    assert reckoning._known is not None
+    answer, answered = reckoning._known
+    reckoning._known = replace(answer, asked=answer.asked - nanoseconds), answered
 
 
 def actions(ledger: LockLedger) -> list[str]:

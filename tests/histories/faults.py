@@ -48,6 +48,8 @@ class Crew:
         self._started += 1
         name = f"w{self._started}"
         odd: dict[int, Kind] = {1: "crowded", 2: "full disk" if self._sqlite else "wrong clock"}
+        if not self._sqlite:
+            odd[5] = "jumping clock"
         through = self._behind_proxy if place in (3, 4) and self._behind_proxy else self._url
         task = Assignment(
             through,

@@ -24,13 +24,17 @@ from lockledger import (
     NotHeld,
     NotLockHolder,
     OutcomeUnknown,
+    commands,
     configure_sqlite,
+    reckoning,
 )
 from lockledger.adapters import clock
 
 TTLS = (None, 0.05, 0.3, 1.0)
-Kind = Literal["plain", "crowded", "wrong clock", "full disk"]
-"""`crowded`: two threads share a pool of one connection. `wrong clock`: the process is an hour ahead."""
+Kind = Literal["plain", "crowded", "wrong clock", "jumping clock", "full disk"]
+"""`crowded`: two threads share a pool of one connection. `wrong clock`: the process is an hour ahead. `jumping clock`:
+by the clock of its machine that nobody should set, seconds pass at once, or a second time.
+"""
 VERBS = {
     "take": 24,
     "take over": 8,
@@ -67,8 +71,11 @@ def work(task: Assignment) -> None:
     threads = 2 if task.kind == "crowded" else 1
     if task.kind == "wrong clock":
         clock.datetime = _HourAhead  # type: ignore[attr-defined]
+    if task.kind == "jumping clock":
+        commands.monotonic_ns = reckoning.monotonic_ns = _jumping  # type: ignore[attr-defined]
     engine = _engine(task)
-    with LockLedger(task.url if task.kind in ("plain", "wrong clock") else engine) as ledger:
+    own = task.kind in ("plain", "wrong clock", "jumping clock")
+    with LockLedger(task.url if own else engine) as ledger:
         running = [
             Thread(target=_work, args=(task, ledger, engine, number)) for number in range(threads)
         ]
@@ -93,6 +100,15 @@ class _HourAhead(datetime):
     @classmethod
     def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
         return datetime.now(tz) + timedelta(hours=1)
+
+
+_jumped = [0]
+
+
+def _jumping() -> int:
+    if random.random() < 0.02:
+        _jumped[0] = random.choice((0, 2, 5, 3600)) * 10**9
+    return time.monotonic_ns() + _jumped[0]
 
 
 def _engine(task: Assignment) -> Engine:
