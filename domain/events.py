@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lockledger.domain.holds import EndedBy, Hold, Instant, Metadata
+from lockledger.domain.holds import EndedBy, Facts, Hold, Instant, Metadata, end
 
 
 class PreviousHold(BaseModel):
@@ -67,30 +67,48 @@ class LockEvent(BaseModel):
 
     def hold(self) -> Hold:
         """The hold that the event begins, extends or ends, without its end."""
-        return Hold.trusted(
-            {
-                "key": self.key,
-                "holder": self.holder,
-                "token": self.token,
-                "taken_at": self.taken_at,
-                "expires_at": self.expires_at,
-                "taken_over_from": self.taken_over_from,
-                "takeover_reason": self.takeover_reason,
-                "metadata": self.hold_metadata,
-            }
-        )
+        return Hold.trusted(self.facts())
 
     def before(self) -> Hold | None:
         """The live hold before the event."""
-        raise TypeError(f"{type(self).__name__} is no event of a lock by itself")
+        return _hold(self.facts_before())
 
     def after(self) -> Hold | None:
         """The live hold after the event."""
-        raise TypeError(f"{type(self).__name__} is no event of a lock by itself")
+        return _hold(self.facts_after())
 
     def ended_hold(self) -> Hold | None:
         """The hold that ended with this event, with its end."""
+        return _hold(self.facts_ended())
+
+    def facts(self) -> Facts:
+        """What `hold` is made of; facts alone are enough for a row, at a fraction of the cost."""
+        return {
+            "key": self.key,
+            "holder": self.holder,
+            "token": self.token,
+            "taken_at": self.taken_at,
+            "expires_at": self.expires_at,
+            "taken_over_from": self.taken_over_from,
+            "takeover_reason": self.takeover_reason,
+            "metadata": self.hold_metadata,
+        }
+
+    def facts_before(self) -> Facts | None:
+        """What `before` is made of."""
+        raise TypeError(f"{type(self).__name__} is no event of a lock by itself")
+
+    def facts_after(self) -> Facts | None:
+        """What `after` is made of."""
+        raise TypeError(f"{type(self).__name__} is no event of a lock by itself")
+
+    def facts_ended(self) -> Facts | None:
+        """What `ended_hold` is made of."""
         return None
+
+
+def _hold(facts: Facts | None) -> Hold | None:
+    return None if facts is None else Hold.trusted(facts)
 
 
 class LockTaken(LockEvent):
@@ -98,11 +116,11 @@ class LockTaken(LockEvent):
 
     TOPIC = "lockledger.LockTaken"
 
-    def before(self) -> None:
+    def facts_before(self) -> None:
         return None
 
-    def after(self) -> Hold:
-        return self.hold()
+    def facts_after(self) -> Facts:
+        return self.facts()
 
 
 class LockTakenOver(LockEvent):
@@ -117,14 +135,15 @@ class LockTakenOver(LockEvent):
     def why(self) -> str | None:
         return self.reason
 
-    def before(self) -> Hold:
-        return Hold.trusted({"key": self.key, **self.previous.__dict__})
+    def facts_before(self) -> Facts:
+        return {"key": self.key, **self.previous.__dict__}
 
-    def after(self) -> Hold:
-        return self.hold()
+    def facts_after(self) -> Facts:
+        return self.facts()
 
-    def ended_hold(self) -> Hold:
-        return self.before().ended(self.timestamp, "takeover", actor=self.actor, reason=self.reason)
+    def facts_ended(self) -> Facts:
+        over = end(self.timestamp, "takeover", actor=self.actor, reason=self.reason)
+        return self.facts_before() | over
 
 
 class LockExtended(LockEvent):
@@ -134,11 +153,11 @@ class LockExtended(LockEvent):
 
     previous_expires_at: Instant
 
-    def before(self) -> Hold:
-        return Hold.trusted({**self.hold().__dict__, "expires_at": self.previous_expires_at})
+    def facts_before(self) -> Facts:
+        return self.facts() | {"expires_at": self.previous_expires_at}
 
-    def after(self) -> Hold:
-        return self.hold()
+    def facts_after(self) -> Facts:
+        return self.facts()
 
 
 class LockReleased(LockEvent):
@@ -153,15 +172,15 @@ class LockReleased(LockEvent):
     def why(self) -> str | None:
         return self.reason
 
-    def before(self) -> Hold:
-        return self.hold()
+    def facts_before(self) -> Facts:
+        return self.facts()
 
-    def after(self) -> None:
+    def facts_after(self) -> None:
         return None
 
-    def ended_hold(self) -> Hold:
+    def facts_ended(self) -> Facts:
         by: EndedBy = "forced" if self.forced else "release"
-        return self.hold().ended(self.timestamp, by, actor=self.actor, reason=self.reason)
+        return self.facts() | end(self.timestamp, by, actor=self.actor, reason=self.reason)
 
 
 class LockExpired(LockEvent):
@@ -177,14 +196,14 @@ class LockExpired(LockEvent):
     def occurred_at(self) -> Instant:
         return self.expired_at
 
-    def before(self) -> Hold:
-        return self.hold()
+    def facts_before(self) -> Facts:
+        return self.facts()
 
-    def after(self) -> None:
+    def facts_after(self) -> None:
         return None
 
-    def ended_hold(self) -> Hold:
-        return self.hold().ended(self.expired_at, "expiry", actor=None, reason=None)
+    def facts_ended(self) -> Facts:
+        return self.facts() | end(self.expired_at, "expiry", actor=None, reason=None)
 
 
 EVENTS: dict[str, type[LockEvent]] = {

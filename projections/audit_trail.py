@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic_core import to_json
 from sqlalchemy import (
     CheckConstraint,
     Column,
@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement
 
 from lockledger.domain.events import LockEvent, LockExtended
-from lockledger.domain.holds import AuditEntry, Hold, HoldFacts
+from lockledger.domain.holds import AuditEntry, Facts
 from lockledger.projections.columns import (
     Count,
     Digest,
@@ -113,13 +113,10 @@ COLUMNS = (
 )
 """All columns but the position, which the database gives."""
 
-_FACTS = TypeAdapter(HoldFacts)
-
 
 def row(ledger: str, event: LockEvent, event_hash: bytes) -> dict[str, Any]:
     """What the table says of an event, but for its position; JSON as text."""
-    before = event.before()
-    after = event.after()
+    before, after = event.facts_before(), event.facts_after()
     return {
         "lock_id": event.originator_id,
         "version": event.originator_version,
@@ -128,22 +125,23 @@ def row(ledger: str, event: LockEvent, event_hash: bytes) -> dict[str, Any]:
         "action": event.action,
         "actor": event.actor,
         "holder": event.holder,
-        "previous_holder": before.holder
-        if before and after and before.token != after.token
+        "previous_holder": before["holder"]
+        if before and after and before["token"] != after["token"]
         else None,
         "token": event.token,
         "occurred_at": event.occurred_at,
         "recorded_at": event.timestamp,
         "reason": event.why,
-        "before": before and _facts(before),
-        "after": after and _facts(after),
+        "before": before and _text(before),
+        "after": after and _text(after),
         "metadata": json_to_text(event.metadata),
         "event_hash": event_hash,
     }
 
 
-def _facts(hold: Hold) -> str:
-    return _FACTS.dump_json(hold).decode()
+def _text(facts: Facts) -> str:
+    """As the JSON of a hold."""
+    return to_json(facts, inf_nan_mode="null").decode()
 
 
 @dataclass(frozen=True, slots=True)

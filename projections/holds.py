@@ -75,25 +75,11 @@ COLUMNS = (
 
 def row(ledger: str, event: LockEvent) -> dict[str, Any] | None:
     """What the table says of the hold that ended with this event, `None` when none did; JSON as text."""
-    ended = event.ended_hold()
+    ended = event.facts_ended()
     if ended is None:
         return None
-    return {
-        "lock_id": event.originator_id,
-        "token": ended.token,
-        "ledger": ledger,
-        "key": ended.key,
-        "holder": ended.holder,
-        "taken_at": ended.taken_at,
-        "expires_at": ended.expires_at,
-        "taken_over_from": ended.taken_over_from,
-        "takeover_reason": ended.takeover_reason,
-        "metadata": json_to_text(ended.metadata),
-        "ended_at": ended.ended_at,
-        "ended_by": ended.ended_by,
-        "end_reason": ended.end_reason,
-        "ended_by_actor": ended.ended_by_actor,
-    }
+    metadata = json_to_text(ended["metadata"])
+    return {"lock_id": event.originator_id, "ledger": ledger, **ended, "metadata": metadata}
 
 
 def ended_hold(table: Table, lock_id: UUID, token: int) -> Select[Any]:
