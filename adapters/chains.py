@@ -4,7 +4,6 @@ What an event says is believed only when its hash is right. An event that is mis
 one is judged by itself: what it is chained to may be known from the audit trail.
 """
 
-from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -61,36 +60,31 @@ class Chain:
 
     def follow(
         self, version: Any, position: Any, topic: Any, state: Any, stored_hash: Any
-    ) -> Iterator[Fault]:
-        """Looks at the event after those shown. Raises `EventFormatMismatch` for one of a later release."""
+    ) -> list[Fault]:
+        """What is wrong with the event after those shown. Raises `EventFormatMismatch` for one of a later release."""
         self.event = None
         if self.foreign is None:
             self.foreign = not str(topic).startswith(OURS)
         self.version = max(self.version, version)
         right = self._chained(version, topic, state, stored_hash)
         if right is not None:
-            yield self._wrong("event_hash", version, position, right, _hex(stored_hash))
-        elif self.foreign:
-            if str(topic).startswith(OURS):
-                yield self._wrong(
-                    "event_foreign", version, position, "no event of a lock", shown(topic)
-                )
-            yield from self._placed(version, position)
-        elif topic not in EVENTS:
-            yield self._wrong(
-                "event_foreign", version, position, "an event of a lock", shown(topic)
-            )
-        else:
-            yield from self._believed(version, position, topic, state)
+            return [self._wrong("event_hash", version, position, right, _hex(stored_hash))]
+        if self.foreign:
+            return self._of_no_lock(version, position, topic)
+        if topic not in EVENTS:
+            expected, found = "an event of a lock", shown(topic)
+            return [self._wrong("event_foreign", version, position, expected, found)]
+        return self._believed(version, position, topic, state)
 
     def witnessed(self, event_hash: Any) -> None:
         """What the audit trail says is the hash of the event that is missing or wrong right before the next one."""
         self._previous = (*self._previous, event_hash)
 
-    def ends_at(self, version: int) -> Iterator[Fault]:
+    def ends_at(self, version: int) -> Fault:
         """Other tables tell of events up to this version, which are not there."""
-        yield self._gap(self.version + 1, version, "nothing")
+        missing = self._gap(self.version + 1, version, "nothing")
         self.version = version
+        return missing
 
     def _gap(self, first: int, last: int, found: str) -> Fault:
         self.gap = range(first, last + 1)
@@ -121,44 +115,44 @@ class Chain:
         self._previous = (stored, first) if isinstance(stored, bytes) else (first,)
         return first.hex()
 
-    def _believed(self, version: int, position: Any, topic: str, state: str) -> Iterator[Fault]:
+    def _of_no_lock(self, version: Any, position: Any, topic: Any) -> list[Fault]:
+        faults = []
+        if str(topic).startswith(OURS):
+            expected, found = "no event of a lock", shown(topic)
+            faults.append(self._wrong("event_foreign", version, position, expected, found))
+        return faults + self._placed(version, position)
+
+    def _believed(self, version: int, position: Any, topic: str, state: str) -> list[Fault]:
         try:
             event = decode(self.stream, version, topic, state)
         except EventFormatMismatch:
             raise
         except TamperedLedger as unreadable:
-            yield self._wrong(
-                "event_unreadable",
-                version,
-                position,
-                f"a readable {topic}",
-                str(unreadable.__cause__ or unreadable).partition("\n")[0],
-            )
-            return
+            found = str(unreadable.__cause__ or unreadable).partition("\n")[0]
+            expected = f"a readable {topic}"
+            return [self._wrong("event_unreadable", version, position, expected, found)]
         if event.key != self._proven:
             right = lock_id(self._ledger, event.key)
             if right != self.stream:
-                yield self._wrong(
-                    "rule",
-                    version,
-                    position,
+                expected, found = (
                     f"the stream {right} of {shown(event.key)}",
                     f"stream {self.stream}",
                 )
-                return
+                return [self._wrong("rule", version, position, expected, found)]
             self.key = self._proven = event.key
-        if self._rules:
-            if (fault := misfit(self._before(event), event)) is not None:
-                yield self._fault(
-                    "rule",
-                    version,
-                    position,
-                    "an event that a verb could have recorded",
-                    f"{event.action}: {fault}",
-                )
-            self._lock = evolve(event)
         self.event = event
-        yield from self._placed(version, position)
+        return self._unruly(event, position) + self._placed(version, position)
+
+    def _unruly(self, event: LockEvent, position: Any) -> list[Fault]:
+        """Whether no verb could have recorded the event after those before it."""
+        if not self._rules:
+            return []
+        why = misfit(self._before(event), event)
+        self._lock = evolve(event)
+        if why is None:
+            return []
+        expected, found = "an event that a verb could have recorded", f"{event.action}: {why}"
+        return [self._fault("rule", event.originator_version, position, expected, found)]
 
     def _before(self, event: LockEvent) -> Lock:
         """The lock before the event; what the event itself says of it where the one before cannot be believed."""
@@ -168,23 +162,16 @@ class Chain:
             return Lock(self.stream, event.key)
         return Lock(self.stream, event.key, event.originator_version - 1, event.before())
 
-    def _placed(self, version: int, position: Any) -> Iterator[Fault]:
-        self.misplaced = True
+    def _placed(self, version: int, position: Any) -> list[Fault]:
         if not isinstance(position, int) or position <= self.position:
-            yield self._fault(
-                "position", version, position, f"a position after {self.position}", shown(position)
-            )
+            expected = f"a position after {self.position}"
         elif self._last_position is not None and position > self._last_position:
-            yield self._fault(
-                "position",
-                version,
-                position,
-                f"a position up to {self._last_position}, the last that was given",
-                shown(position),
-            )
+            expected = f"a position up to {self._last_position}, the last that was given"
         else:
-            self.misplaced = False
-            self.position = position
+            self.misplaced, self.position = False, position
+            return []
+        self.misplaced = True
+        return [self._fault("position", version, position, expected, shown(position))]
 
     def _wrong(
         self, kind: FaultKind, version: Any, position: Any, expected: str, found: str

@@ -38,11 +38,11 @@ def event_hash(
 
     The version takes 8 bytes, big-endian; each text stands in UTF-8 behind its length in bytes as 8 bytes.
     """
-    digest = sha256(_DOMAIN + previous + lock_id.bytes + version.to_bytes(8, "big"))
+    hashed = [_DOMAIN, previous, lock_id.bytes, version.to_bytes(8, "big")]
     for text in (ledger, topic, state):
         encoded = text.encode()
-        digest.update(len(encoded).to_bytes(8, "big") + encoded)
-    return digest.digest()
+        hashed += (len(encoded).to_bytes(8, "big"), encoded)
+    return sha256(b"".join(hashed)).digest()
 
 
 def encode(event: LockEvent) -> tuple[str, str]:

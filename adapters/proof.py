@@ -24,6 +24,7 @@ from lockledger.adapters.scans import (
     Between,
     Row,
     Scans,
+    agreement_of,
     form_of,
 )
 from lockledger.adapters.store import EventStore
@@ -61,6 +62,11 @@ class _Tape:
     def forward(self) -> None:
         self.next = next(self._rows, None)
 
+    def precedes(self, lock_id: str, number: int) -> bool:
+        """Whether the next row is of this lock and before this number."""
+        row = self.next
+        return row is not None and row[1] < number and row[0] == lock_id
+
 
 class Proof:
     """Goes through a ledger in one snapshot, and tells what is wrong; `tick` is called about every thousand events."""
@@ -87,6 +93,9 @@ class Proof:
         self._unreadable: list[Fault] = []
         self._events = self._heads = self._audit = self._holds = _Tape(iter(()))
         self._form = {table: form_of(store.dialect, columns) for table, columns in COLUMNS.items()}
+        self._agree = {
+            table: agreement_of(store.dialect, columns) for table, columns in COLUMNS.items()
+        }
 
     def findings(self) -> Iterator[Fault | Difference]:
         """All that is wrong, in the order of locks; to be asked for inside the snapshot."""
@@ -105,8 +114,12 @@ class Proof:
     def _readable(self, rows: Iterator[Row], columns: Sequence[str], keys: int) -> Iterator[Row]:
         """Rows whose key is one; SQLite keeps anything in any column."""
         if self._store.dialect == POSTGRESQL:
-            yield from rows
-            return
+            return rows
+        return self._readable_of_any(rows, columns, keys)
+
+    def _readable_of_any(
+        self, rows: Iterator[Row], columns: Sequence[str], keys: int
+    ) -> Iterator[Row]:
         known: Any = None
         for row in rows:
             readable = row[0] == known or _is_id(row[0])
@@ -139,6 +152,7 @@ class Proof:
             _, version, position, topic, state, stored = row
             if version > chain.version + 1:
                 yield chain.skip_to(version)
+            if self._audit.precedes(lock_id, version):
                 yield from self._earlier_entries(lock_id, chain, version)
             yield from chain.follow(version, position, topic, state, stored)
             newest = chain.event
@@ -168,7 +182,6 @@ class Proof:
 
     def _unjudged(self, lock_id: str, chain: Chain, version: int) -> Iterator[Difference]:
         """Nothing can be said of the entry; but it may know what the next event is chained to."""
-        yield from self._earlier_entries(lock_id, chain, version)
         row = self._audit.next
         if row is None or row[0] != lock_id or row[1] != version:
             return
@@ -189,30 +202,23 @@ class Proof:
 
     def _entry(
         self, lock_id: str, chain: Chain, event: LockEvent, version: int, position: Any, stored: Any
-    ) -> Iterator[Difference]:
-        row = self._audit.next
-        if row is not None and row[1] < version and row[0] == lock_id:
-            yield from self._earlier_entries(lock_id, chain, version)
-            row = self._audit.next
+    ) -> list[Difference]:
         expected = audit_trail.row(self._store.ledger, event, stored)
         expected["position"] = position
+        row = self._audit.next
         if row is None or row[0] != lock_id or row[1] != version:
-            yield self._difference("audit", chain, version, expected, None, position=position)
-            return
+            return [self._difference("audit", chain, version, expected, None, position=position)]
         self._take_entry()
-        if self._form["audit"](expected) == row:
-            return
-        columns = differing("audit", self._form["audit"](expected), row)
-        if chain.misplaced:
-            columns = [name for name in columns if name != "position"]
-        if columns:
-            if columns == ["position"]:
-                chain.position = (
-                    min(position, row[_POSITION]) if isinstance(row[_POSITION], int) else position
-                )
-            yield self._difference(
-                "audit", chain, version, expected, row, columns, position=position
+        columns = self._differing("audit", expected, row)
+        if chain.misplaced and "position" in columns:
+            columns.remove("position")
+        if not columns:
+            return []
+        if columns == ["position"]:
+            chain.position = (
+                min(position, row[_POSITION]) if isinstance(row[_POSITION], int) else position
             )
+        return [self._difference("audit", chain, version, expected, row, columns, position)]
 
     def _ended(self, lock_id: str, chain: Chain, event: LockEvent) -> Iterator[Difference]:
         expected = holds.row(self._store.ledger, event)
@@ -228,9 +234,7 @@ class Proof:
             yield self._difference("hold", chain, token, expected, None)
             return
         self._take_hold()
-        if self._form["hold"](expected) == row:
-            return
-        if columns := differing("hold", self._form["hold"](expected), row):
+        if columns := self._differing("hold", expected, row):
             yield self._difference("hold", chain, token, expected, row, columns)
 
     def _unended(self, lock_id: str, chain: Chain, before: int | None) -> Iterator[Difference]:
@@ -273,7 +277,7 @@ class Proof:
         while (row := self._audit.next) is not None and row[0] == lock_id:
             self._take_entry()
             last = row[1]
-        yield from chain.ends_at(last)
+        yield chain.ends_at(last)
         return True
 
     def _head(
@@ -293,10 +297,14 @@ class Proof:
             return
         if head is None:
             yield self._difference("head", chain, chain.version, expected, None)
-        elif self._form["head"](expected) != head and (
-            columns := differing("head", self._form["head"](expected), head)
-        ):
+        elif columns := self._differing("head", expected, head):
             yield self._difference("head", chain, chain.version, expected, head, columns)
+
+    def _differing(self, table: Projected, expected: Expected, found: Row) -> list[str]:
+        """The columns in which a row is not as it should be."""
+        if self._agree[table](expected, found):
+            return []
+        return differing(table, self._form[table](expected), found)
 
     def _take_entry(self) -> None:
         self._audit.forward()

@@ -1,13 +1,13 @@
 """One ledger's tables in the order of its locks, or of positions, a page at a time: memory does not grow with them.
 
-Rows come as the database keeps them: ids and instants as text, JSON as it was written. What a projection should say is
-brought into the same form, so that telling whether a row is right is comparing two tuples.
+Rows come as the database keeps them: ids and instants as text, JSON as it was written.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
@@ -23,6 +23,8 @@ from lockledger.projections.columns import Instant, Json, instant_to_text
 
 PAGE: Final = 2000
 Row = tuple[Any, ...]
+Form = Callable[[Mapping[str, Any]], Row]
+Agreement = Callable[[Mapping[str, Any], Row], bool]
 
 EVENTS: Final = ("lock_id", "version", "position", "topic", "state", "hash")
 HEADS: Final = current_holders.COLUMNS
@@ -52,19 +54,19 @@ class Scans:
 
     def events(self, between: Between = EVERYTHING) -> Iterator[Row]:
         """The `EVENTS` columns, by lock and version."""
-        return self._by_lock("events", between, numbered=True)
+        return chain.from_iterable(self._by_lock("events", between, numbered=True))
 
     def heads(self, between: Between = EVERYTHING) -> Iterator[Row]:
         """The `HEADS` columns, by lock."""
-        return self._by_lock("heads", between, numbered=False)
+        return chain.from_iterable(self._by_lock("heads", between, numbered=False))
 
     def audit_trail(self, between: Between = EVERYTHING) -> Iterator[Row]:
         """The `AUDIT_TRAIL` columns, by lock and version."""
-        return self._by_lock("audit trail", between, numbered=True)
+        return chain.from_iterable(self._by_lock("audit trail", between, numbered=True))
 
     def holds(self, between: Between = EVERYTHING) -> Iterator[Row]:
         """The `HOLDS` columns, by lock and token."""
-        return self._by_lock("holds", between, numbered=True)
+        return chain.from_iterable(self._by_lock("holds", between, numbered=True))
 
     def leaves(self, upto: int) -> Iterator[tuple[int, Any]]:
         """Position and hash of each event up to a position, in position order, none passed over where two have one."""
@@ -95,7 +97,8 @@ class Scans:
         last = run(self._connection, self._sql["last given"]).scalar()
         return None if last is None else int(last)
 
-    def _by_lock(self, table: str, between: Between, *, numbered: bool) -> Iterator[Row]:
+    def _by_lock(self, table: str, between: Between, *, numbered: bool) -> Iterator[Sequence[Row]]:
+        """The pages of a table."""
         bounds = {
             "after": None if between.after is None else self._id(between.after),
             "upto": None if between.upto is None else self._id(between.upto),
@@ -106,7 +109,7 @@ class Scans:
             first, following = f"{first} up to", f"{following} up to"
         page = self._page(first, bounds)
         while page:
-            yield from page
+            yield page
             if len(page) < PAGE:
                 return
             last = page[-1]
@@ -125,13 +128,13 @@ def _place(row: Row) -> dict[str, Any]:
     return {"position": row[0], "lock": row[1], "number": row[2]}
 
 
-def form_of(dialect: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]], Row]:
+def form_of(dialect: str, columns: Sequence[str]) -> Form:
     """Makes a function that brings a projection's row into the form in which these columns are read."""
     id_text = _cached_text if dialect == POSTGRESQL else _cached_digits
     instant_text = _postgres_text if dialect == POSTGRESQL else instant_to_text
     pick = itemgetter(*columns)
     lock = columns.index("lock_id")
-    instants = [place for place, name in enumerate(columns) if name.endswith("_at")]
+    instants = _instants(columns)
 
     def form(row: Mapping[str, Any]) -> Row:
         values = list(pick(row))
@@ -146,6 +149,35 @@ def form_of(dialect: str, columns: Sequence[str]) -> Callable[[Mapping[str, Any]
         return tuple(values)
 
     return form
+
+
+def agreement_of(dialect: str, columns: Sequence[str]) -> Agreement:
+    """Makes a function that tells whether a projection's row is what was read of these columns, of the same lock.
+
+    PostgreSQL writes an instant in one way only, and reading it takes a tenth of the time of writing it.
+    """
+    if dialect != POSTGRESQL:
+        form = form_of(dialect, columns)
+        return lambda row, found: form(row) == found
+    _, *compared = columns
+    pick, instants = itemgetter(*compared), _instants(compared)
+
+    def agree(row: Mapping[str, Any], found: Row) -> bool:
+        right: Row = pick(row)
+        _, *values = found
+        try:
+            for place in instants:
+                if values[place] is not None:
+                    values[place] = datetime.fromisoformat(values[place])
+        except ValueError:
+            return False  # in no year that a datetime has
+        return right == tuple(values)
+
+    return agree
+
+
+def _instants(columns: Sequence[str]) -> list[int]:
+    return [place for place, name in enumerate(columns) if name.endswith("_at")]
 
 
 @lru_cache(maxsize=16)
