@@ -216,14 +216,16 @@ def _readable_head(key: str) -> Iterator[None]:
         ) from fault
 
 
-def _known(remembered: Newest) -> Row:
-    hold = remembered.lock.hold
+def _known(newest: Newest) -> Row:
+    hold, event = newest.lock.hold, newest.remembered
     return {
-        "since": remembered.clock,
-        "known_hash": remembered.hash,
-        "known_holder": hold and hold.holder,
-        "known_token": hold and hold.token,
-        "known_expires_at": hold and hold.expires_at,
+        "since": newest.clock,
+        "was_topic": event and event.topic,
+        "was_state": event and event.state,
+        "was_hash": event and event.hash,
+        "was_holder": hold and hold.holder,
+        "was_token": hold and hold.token,
+        "was_expires_at": hold and hold.expires_at,
     }
 
 
@@ -338,11 +340,14 @@ _READ = _in_one_line("""
 # another server's, has not come yet to where the decision believes it to be.
 _REMEMBERED = _in_one_line("""
     clock_timestamp() >= %(since)s::timestamptz AND EXISTS (
-        SELECT FROM {heads} AS known JOIN {events} AS e USING (lock_id, version)
-        WHERE lock_id = %(lock_id)s::uuid AND version = %(expected)s::bigint AND known.key = %(key)s::text
+        SELECT FROM {heads} AS known CROSS JOIN LATERAL (
+            SELECT version, topic, state, hash FROM {events} AS e
+            WHERE e.lock_id = known.lock_id ORDER BY e.version DESC LIMIT 1) AS newest
+        WHERE known.lock_id = %(lock_id)s::uuid AND known.version = %(expected)s::bigint AND known.key = %(key)s::text
           AND (known.holder, known.token, known.expires_at) IS NOT DISTINCT FROM
-              (%(known_holder)s::text, %(known_token)s::bigint, %(known_expires_at)s::timestamptz)
-          AND e.hash = %(known_hash)s::bytea)""")
+              (%(was_holder)s::text, %(was_token)s::bigint, %(was_expires_at)s::timestamptz)
+          AND (newest.version, newest.topic, newest.state, newest.hash) = (
+              known.version, %(was_topic)s::text, %(was_state)s::text, %(was_hash)s::bytea))""")
 
 # Without a target every unique index decides. With one, two first inserts that met at the same instant could end in a
 # unique violation of the other index, (lock_id, token), which is there for the guard.

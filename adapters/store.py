@@ -37,14 +37,14 @@ SAVEPOINT: Final = "lockledger_append"
 class Newest:
     """A lock as its newest event tells it, that event's hash, and the database's clock when it was read.
 
-    Not `read` but remembered: an append on it has to prove that the lock still is so, and the clock is at most what the
-    database's has come to.
+    `remembered`: that event as it is stored, where it has not been read now: an append on it has to prove that the lock
+    still is so, and that the database's clock has come to this one.
     """
 
     lock: Lock
     hash: bytes
     clock: datetime
-    read: bool = True
+    remembered: StoredEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Append:
         """The lock as this leaves it, when it was written at that time."""
         if self.left is None:
             return None
-        return Newest(self.left, self.events[-1].hash, clock, read=False)
+        newest = self.events[-1]
+        return Newest(self.left, newest.hash, clock, remembered=newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class EventStore(ABC):
         """What has to be written so that these events follow the newest one."""
         stored = tuple(chain(self.ledger, newest.hash, events))
         return self.recording_stored(
-            newest.lock.version, events, stored, remembered=None if newest.read else newest
+            newest.lock.version, events, stored, remembered=newest if newest.remembered else None
         )
 
     def recording_stored(

@@ -15,6 +15,9 @@ from lockledger.domain.events import LockEvent, LockExtended, LockReleased
 SIZE = 1000
 """Locks that are remembered at most."""
 
+SHORT = 2048
+"""Characters of an event's stored state beyond which its lock is not remembered: it may hold kilobytes of metadata."""
+
 IN_A_ROW = 4
 """So many changes of a lock in a row were this ledger's before it tries to begin a hold from memory."""
 
@@ -28,7 +31,8 @@ class Memory:
 
     def at(self, clock: datetime) -> Newest:
         """The lock as it is remembered, at that time."""
-        return Newest(self.newest.lock, self.newest.hash, clock, read=False)
+        newest = self.newest
+        return Newest(newest.lock, newest.hash, clock, newest.remembered)
 
     def is_worth(self, events: tuple[LockEvent, ...]) -> bool:
         """Whether others hardly changed the lock meanwhile. A try that fails costs as much as one that succeeds saves.
@@ -62,6 +66,8 @@ class Memories:
 
     def keep(self, newest: Newest, changes: int, before: Memory | None) -> None:
         """Remembers a lock after so many changes; `before` is what was remembered before them."""
+        if newest.remembered is None or len(newest.remembered.state) > SHORT:
+            return
         goes_on = before and before.newest.lock.version == newest.lock.version - changes
         in_a_row = changes + (before.in_a_row if before and goes_on else 0)
         with self._mutex:

@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Final
 
 TRUSTED: Final = 60 * 10**9
-"""Nanoseconds after which an answer is too old: two clocks that nobody corrects may be milliseconds apart by then."""
+"""Nanoseconds for which an answer counts: two clocks that nobody corrects may be milliseconds apart by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Reckoning:
         if self._known is not None:
             known, _ = self._known
             # Beyond what is known at the latest, one of the clocks was set, or runs faster than the other.
-            if known.at(asked) < clock <= known.at(answered):
+            fits = known.at(asked) < clock <= known.at(answered)
+            if fits and asked - known.asked <= TRUSTED:
                 best = known
         self._known = best, answered
 

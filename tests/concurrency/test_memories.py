@@ -21,7 +21,7 @@ from lockledger import (
     Policy,
     TamperedLedger,
 )
-from lockledger.memory import IN_A_ROW, SIZE, Memory
+from lockledger.memory import IN_A_ROW, SHORT, SIZE, Memory
 from support.hosts import PATIENCE, Host
 from support.tampering import tamper
 
@@ -168,6 +168,10 @@ def test_an_event_is_not_earlier_than_the_one_before_it(ledger: LockLedger) -> N
     assert recorded == sorted(recorded)
 
 
+AN_EVENT_MORE = (
+    "INSERT INTO lockledger_events (lock_id, version, position, ledger, topic, state, hash)"
+    " SELECT lock_id, {version}, position, ledger, topic, state, hash FROM lockledger_events WHERE lock_id = :k"
+)
 TAMPERED = {
     "another holder": "UPDATE lockledger_current_holders SET holder = 'eve' WHERE lock_id = :k",
     "another token": "UPDATE lockledger_current_holders SET token = 9 WHERE lock_id = :k",
@@ -178,10 +182,13 @@ TAMPERED = {
     "an older version": "UPDATE lockledger_current_holders SET version = 0 WHERE lock_id = :k",
     "no head": "DELETE FROM lockledger_current_holders WHERE lock_id = :k",
     "no event": "DELETE FROM lockledger_events WHERE lock_id = :k",
-    "an event more": (
-        "INSERT INTO lockledger_events (lock_id, version, position, ledger, topic, state, hash)"
-        " SELECT lock_id, 2, position, ledger, topic, state, hash FROM lockledger_events WHERE lock_id = :k"
+    "an event more": AN_EVENT_MORE.format(version=2),
+    "an event more above a gap": AN_EVENT_MORE.format(version=5),
+    "no state": "UPDATE lockledger_events SET state = '{}' WHERE lock_id = :k",
+    "another holder in the state": (
+        "UPDATE lockledger_events SET state = replace(state, 'ann', 'eve') WHERE lock_id = :k"
     ),
+    "a foreign topic": "UPDATE lockledger_events SET topic = 'foreign:Event' WHERE lock_id = :k",
 }
 
 
@@ -259,6 +266,12 @@ def test_no_more_locks_are_remembered_than_it_says(ledger: LockLedger) -> None:
         ledger.release(f"k:{number}", "ann")
     assert len(memories(ledger)) == SIZE
     assert "k:0" not in memories(ledger)
+
+
+def test_what_is_long_is_not_remembered(ledger: LockLedger) -> None:
+    ledger.take("k", "ann", metadata={"note": "x" * SHORT})
+    assert memories(ledger) == {}
+    assert ledger.release("k", "ann")
 
 
 def test_threads_of_one_ledger_give_a_lock_to_one_of_them(ledger: LockLedger) -> None:
