@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -83,7 +83,7 @@ class Past:
         *,
         after: str | None,
         limit: int,
-    ) -> list[RowMapping]:
+    ) -> Sequence[RowMapping]:
         question = past.live_at(
             self._sources,
             self._store.ledger,
@@ -97,9 +97,9 @@ class Past:
 
     def _rows(
         self, connection: Connection, question: past.Question, key: str | None
-    ) -> list[RowMapping]:
+    ) -> Sequence[RowMapping]:
         with translated(key=key), readable(key=key):
-            return list(ask(connection, question.statement, question.values).mappings())
+            return ask(connection, question.statement, question.values).mappings().all()
 
     def _now(self) -> datetime | None:
         """The time by the clock that the host gave or the process has; `None` where the database's decides."""

@@ -58,7 +58,9 @@ class Queries:
             limit=checked_limit(limit) + 1,
         )
         with translated(), readable():
-            found = [current_holders.hold_of(row) for row in ask(connection, query).mappings()]
+            found = [
+                current_holders.hold_of(row) for row in ask(connection, query).mappings().all()
+            ]
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
     def due(self, connection: Connection, limit: int) -> list[str]:
@@ -90,7 +92,9 @@ class Queries:
                 limit=limit + 1,
             )
             with readable(key=wanted.key):
-                found = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
+                found = [
+                    audit_trail.entry_of(row) for row in ask(connection, query).mappings().all()
+                ]
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:
