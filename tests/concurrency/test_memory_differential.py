@@ -76,7 +76,7 @@ class Story:
         return host.database.engine(**IMPATIENT)
 
     def _count(self, _connection: object, cursor: Any, sql: str, *_: object) -> None:
-        if "%(known_hash)s" in sql and cursor.rowcount > 0:
+        if "%(was_hash)s" in sql and cursor.rowcount > 0:
             self.from_memory += 1
 
     def tell(self) -> Told:
