@@ -257,9 +257,9 @@ class ConcurrencyConflict(LockLedgerError):
 
 
 class OutcomeUnknown(LockLedgerError):
-    """The connection was lost while a change was being committed: it may or may not have been made.
+    """The connection was lost when a change may have been committed: it may or may not have been made.
 
-    Repeating a take, release or takeover is safe; or ask `holder_of` first.
+    Repeat the call, with `token=` or `expected_token=` where it ends a hold, so that it ends no other; or ask `holder_of`.
     """
 
     code = "OUTCOME_UNKNOWN"
@@ -268,8 +268,8 @@ class OutcomeUnknown(LockLedgerError):
         self.key = key
         about = "" if key is None else f" of {shown(key)}"
         super().__init__(
-            f"the connection was lost while the change{about} was being committed: it may or may not have been made;"
-            " repeat the call (repeating is safe) or ask who holds it"
+            f"the connection was lost during the change{about}: it may or may not have been made; repeat the call, with the"
+            " token of the hold where it ends one, or ask who holds it"
         )
 
 

@@ -27,26 +27,23 @@ class Reckoning:
     """The database's clock by its answers; threads may share it."""
 
     def __init__(self) -> None:
-        self._known: tuple[_Answer, int] | None = None
+        self._known: _Answer | None = None
 
     def learn(self, clock: datetime, asked: int) -> None:
         """The database has just told its clock, by an answer to what was asked at that moment of `monotonic_ns`."""
-        answered = monotonic_ns()
-        best = _Answer(clock, asked)
-        if self._known is not None:
-            known, _ = self._known
+        answered, known = monotonic_ns(), self._known
+        if known is not None and asked - known.asked <= TRUSTED:
             # Beyond what is known at the latest, one of the clocks was set, or runs faster than the other.
-            fits = known.at(asked) < clock <= known.at(answered)
-            if fits and asked - known.asked <= TRUSTED:
-                best = known
-        self._known = best, answered
+            keeps = known.at(asked) < clock <= known.at(answered)
+        else:
+            keeps = False
+        if not keeps:
+            self._known = _Answer(clock, asked)
 
     def now(self) -> datetime | None:
         """What the database's clock shows: exactly, or ahead by as much as a question takes to arrive at best.
 
-        `None` when it has not told for a minute. Clocks that were set or slept meanwhile make it wrong in any way.
+        `None` when what is known is older than a minute. Clocks that were set or slept meanwhile make it wrong in any way.
         """
-        moment = monotonic_ns()
-        if self._known is None or moment - self._known[1] > TRUSTED:
-            return None
-        return self._known[0].at(moment)
+        known, moment = self._known, monotonic_ns()
+        return None if known is None or moment - known.asked > TRUSTED else known.at(moment)

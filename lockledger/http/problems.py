@@ -181,7 +181,7 @@ _MEANINGS: Final = {
     412: "`HOLD_CHANGED`: the lock is not at `expected_token`",
     413: "`BODY_TOO_LARGE`: more than 65,536 bytes",
     422: "Bad input: the ledger's `INVALID_…` codes, or the application's own list of what does not fit",
-    503: "`CONCURRENCY_CONFLICT`: nothing was changed, try again; `OUTCOME_UNKNOWN`: it may have been, repeating is safe",
+    503: "`CONCURRENCY_CONFLICT`: nothing was changed, try again; `OUTCOME_UNKNOWN`: it may have been; repeat it, with the token where a hold is ended",
 }
 
 

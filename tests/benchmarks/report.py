@@ -95,8 +95,10 @@ def _runs(parts: dict[str, Any]) -> str:
     lines = [
         (
             name + (" (quick)" if part["quick"] else ""),
+            part.get("commit") or "",
             part["began"].replace("+00:00", "Z"),
             f"{part['took_s']} s",
+            _rounds(part),
             f"{part['load_before']} and {part['load_after']}",
             _others(part["rows"]),
         )
@@ -115,7 +117,16 @@ def _runs(parts: dict[str, Any]) -> str:
         if redis
         else "\nNo Redis answered, so it is left out."
     )
-    return f"{told}\n\n{_table('part | began | took: | load before and after: | cores that others kept busy:', lines)}"
+    return f"{told}\n\n{_table('part | commit | began | took: | rounds: | load before and after: | cores that others kept busy:', lines)}"
+
+
+def _rounds(part: dict[str, Any]) -> str:
+    first = part["rows"][0]
+    for name in ("rates", "ms"):
+        if name in first:
+            each = f" of {part['seconds']:g} s" if name == "rates" and "clients" in first else ""
+            return f"{len(first[name])}{each}"
+    return "1"
 
 
 def _others(rows: Rows) -> str:
@@ -192,15 +203,18 @@ PLACES: Final = (
 
 
 def _time(row: dict[str, Any]) -> list[float]:
-    """Microseconds of one operation at one client, by place."""
-    whole = 1e6 / statistics.median(row["rates"])
+    """Microseconds of one operation at one client, by place; client and server may be at work at once."""
     known = [_median(row, name) for name in ("client_us", "server_us", "disk_us")]
-    return [*known, max(0.0, whole - sum(known))]
+    return [*known, max(0.0, _whole(row) - sum(known))]
+
+
+def _whole(row: dict[str, Any]) -> float:
+    return 1e6 / float(statistics.median(row["rates"]))
 
 
 def _where(rows: Rows) -> str:
     lines = [
-        (row["contender"], figure(sum(_time(row))), *map(figure, _time(row)))
+        (row["contender"], figure(_whole(row)), *map(figure, _time(row)))
         for row in rows
         if row["clients"] == 1
     ]

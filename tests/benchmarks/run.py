@@ -33,6 +33,7 @@ from benchmarks.matrix import CLIENTS, PARTS, Settings
 from benchmarks.peers import redis_lock, redis_server
 from benchmarks.report import written
 
+from support.checkout import commit
 from support.postgres import PostgresServer, embedded_postgres, named_postgres
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -99,6 +100,7 @@ def run(chosen: argparse.Namespace, figures: dict[str, Any], path: Path) -> None
             "seconds": seconds,
             "quick": chosen.quick,
             "redis": redis,
+            "commit": commit(),
             "machine": machine(server),
         }
         for part in chosen.only:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection
@@ -59,8 +60,8 @@ def shift(ledger: LockLedger, nanoseconds: int) -> None:
     """Lets the ledger believe that so much more time has passed since it changed the lock."""
     reckoning = ledger.workings.commands._reckoning
     assert reckoning._known is not None
-    answer, answered = reckoning._known
-    reckoning._known = replace(answer, asked=answer.asked - nanoseconds), answered
+    clock = reckoning._known.clock + timedelta(microseconds=nanoseconds // 1000)
+    reckoning._known = replace(reckoning._known, clock=clock)
 
 
 def actions(ledger: LockLedger) -> list[str]:

@@ -76,7 +76,7 @@ def test_what_was_told_long_ago_is_not_trusted(monkeypatch: pytest.MonkeyPatch) 
     world, known = World(monkeypatch), Reckoning()
     assert known.now() is None
     world.ask(known, MICROSECOND, MICROSECOND)
-    world.moment += TRUSTED
+    world.moment += TRUSTED - 2 * MICROSECOND
     assert known.now() is not None
     world.moment += 1
     assert known.now() is None

@@ -215,16 +215,16 @@ SAID: list[tuple[LockLedgerError, dict[str, Any], str]] = [
         OutcomeUnknown(key="round:5"),
         {"key": "round:5"},
         (
-            "the connection was lost while the change of 'round:5' was being committed: it may or may"
-            " not have been made; repeat the call (repeating is safe) or ask who holds it"
+            "the connection was lost during the change of 'round:5': it may or may not have been made; repeat the call,"
+            " with the token of the hold where it ends one, or ask who holds it"
         ),
     ),
     (
         OutcomeUnknown(),
         {"key": None},
         (
-            "the connection was lost while the change was being committed: it may or may"
-            " not have been made; repeat the call (repeating is safe) or ask who holds it"
+            "the connection was lost during the change: it may or may not have been made; repeat the call,"
+            " with the token of the hold where it ends one, or ask who holds it"
         ),
     ),
     (

@@ -27,6 +27,7 @@ from histories.calls import Call, calls_in, recorded_in
 from histories.checker import check
 from histories.faults import Crew, Faults
 from lockledger import LockLedger
+from support.checkout import commit
 from support.databases import Database, migrate, new_database, sqlite_file
 from support.postgres import embedded_postgres
 from support.proof import prove
@@ -142,7 +143,7 @@ def main() -> int:
                         workers=asked.workers,
                     )
                 )
-    print(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
+    print(json.dumps([{"commit": commit(), **asdict(verdict)} for verdict in verdicts], indent=2))
     return 1 if any(verdict.wrong for verdict in verdicts) else 0
 
 

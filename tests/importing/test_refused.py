@@ -35,7 +35,7 @@ UNFIT: dict[str, tuple[list[tuple[Any, ...]], int, str]] = {
         1,
         "had run out",
     ),
-    "ran out first": ([(1, 10, None, {"valid_until": 10})], 0, "before it began"),
+    "ran out first": ([(1, 10, None, {"valid_until": 10})], 0, "no later than it began"),
     "a century": ([(1, 0, None, {"valid_until": 4e9})], 0, "more than 100 years"),
     "a long reason": (
         [(1, 0, 10), (2, 10, None, {**OVER, "reason": "x" * 2001})],
