@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,12 @@ def durable_database(durable_server: EmbeddedPostgres) -> Iterator[Database]:
 
 ONE_SERVER = ("acceptance", "cli", "docs", "fuzz", "http", "importing", "projections")
 """Folders of tests of what has no SQL of its own: one PostgreSQL shows as much of it as two."""
+
+
+def pytest_configure() -> None:
+    """Lets the processes that tests start be interrupted, also where the run was started in a shell's background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
