@@ -43,7 +43,8 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     connection and thread more, by which who waits is woken when another that listens releases (see `how-to/waiting`).
 
     Every verb is one transaction. On PostgreSQL a take makes two round trips, and going on with a hold that this ledger
-    was the last to change makes one; no row is locked but the lock's own, and never an entire table. Call `migrate()` once before the first use; until then verbs raise `SchemaMismatch`.
+    was the last to change makes one; no row is locked but the lock's own, and never an entire table. Call `migrate()`
+    once before the first use; until then verbs raise `SchemaMismatch`.
     """
 
     def __init__(

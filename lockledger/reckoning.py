@@ -32,12 +32,12 @@ class Reckoning:
     def learn(self, clock: datetime, asked: int) -> None:
         """The database has just told its clock, by an answer to what was asked at that moment of `monotonic_ns`."""
         answered, known = monotonic_ns(), self._known
-        if known is not None and asked - known.asked <= TRUSTED:
-            # Beyond what is known at the latest, one of the clocks was set, or runs faster than the other.
-            keeps = known.at(asked) < clock <= known.at(answered)
-        else:
-            keeps = False
-        if not keeps:
+        # Beyond what is known at the latest, one of the clocks was set, or runs faster than the other.
+        if (
+            known is None
+            or asked - known.asked > TRUSTED
+            or not known.at(asked) < clock <= known.at(answered)
+        ):
             self._known = _Answer(clock, asked)
 
     def now(self) -> datetime | None:

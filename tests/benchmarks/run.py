@@ -34,9 +34,9 @@ from benchmarks.peers import redis_lock, redis_server
 from benchmarks.report import written
 
 from support.checkout import commit
+from support.documents import DOCS
 from support.postgres import PostgresServer, embedded_postgres, named_postgres
 
-DOCS = Path(__file__).parents[2] / "docs"
 EVERY = [*PARTS, "apply", "rebuild", "growth"]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.report import written
 
-DOCS = Path(__file__).parents[2] / "docs"
+from support.documents import DOCS
+
 DRAWN = DOCS / "benchmarks"
 
 
