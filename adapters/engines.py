@@ -4,15 +4,13 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -21,13 +19,13 @@ from sqlalchemy.util import await_only
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
+from lockledger.adapters.sqlite_engines import IN_MEMORY, InMemory, set_up
 from lockledger.adapters.statements import OWN
 from lockledger.domain.errors import ConcurrencyConflict, SchemaMismatch, shown
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
 ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
 OLDEST_SQLITE: Final = (3, 25, 0)
-_MEMORY = (None, "", ":memory:")
 
 
 class Source:
@@ -51,9 +49,11 @@ class Source:
         if isinstance(url_or_engine, str | URL):
             url = checked_url(url_or_engine, asynchronous=asynchronous)
             with _driver_wanted():
-                self._engine = _own_engine(url, busy_timeout, synchronous, asynchronous)
+                self._engine, self._memory = _own_engine(
+                    url, busy_timeout, synchronous, asynchronous
+                )
         else:
-            self._engine = _host_engine(url_or_engine, asynchronous)
+            self._engine, self._memory = _host_engine(url_or_engine, asynchronous), None
         _refuse_old_sqlite(self._engine)
         self._deaf: Engine | None = None
         self._process = os.getpid()
@@ -108,7 +108,7 @@ class Source:
     def _file(self) -> Path | None:
         """The SQLite file of an engine of ours, when a path names it."""
         url = self.engine.url
-        if not self.owned or self.dialect != SQLITE or url.database in _MEMORY:
+        if not self.owned or self.dialect != SQLITE or url.database in IN_MEMORY:
             return None
         return None if str(url.database).startswith("file:") else Path(str(url.database))
 
@@ -117,7 +117,11 @@ class Source:
         try:
             connection = self._listened.connect()
         except PoolTimeout as error:
-            if not self.owned or self.dialect != SQLITE or self.engine.url.database not in _MEMORY:
+            if (
+                not self.owned
+                or self.dialect != SQLITE
+                or self.engine.url.database not in IN_MEMORY
+            ):
                 raise
             raise ConcurrencyConflict(
                 "another call had the one connection to the database in memory for longer than the busy timeout",
@@ -154,6 +158,8 @@ class Source:
     def close(self) -> None:
         """Closes what was opened here; a host's engine is the host's."""
         if self.owned:
+            if self._memory:
+                self._memory.let_go()
             self.engine.dispose()
 
 
@@ -273,46 +279,31 @@ def checked_busy_timeout(busy_timeout: float | timedelta) -> float:
     return float(seconds)
 
 
-def _own_engine(url: URL, busy_timeout: float, synchronous: str, asynchronous: bool) -> Engine:
+def _own_engine(
+    url: URL, busy_timeout: float, synchronous: str, asynchronous: bool
+) -> tuple[Engine, InMemory | None]:
     options: dict[str, Any] = {
         "isolation_level": "AUTOCOMMIT",
         # Reasons and metadata are in the parameters, and errors in the host's log.
         "hide_parameters": True,
-        "execution_options": {OWN: url.get_backend_name() != SQLITE or url.database not in _MEMORY},
+        "execution_options": {OWN: True},
     }
     if url.get_backend_name() == POSTGRESQL and _THRESHOLD in url.query:
         options["connect_args"] = {_THRESHOLD: _threshold(url.query[_THRESHOLD])}
         url = url.difference_update_query([_THRESHOLD])
     if url.get_backend_name() == SQLITE:
         options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
-        if url.database in _MEMORY:
-            # The data lives in the one connection: it is kept, and callers take turns.
+        if url.database in IN_MEMORY:
+            # The data lives in the one connection, so callers take turns.
             options |= {"pool_size": 1, "max_overflow": 0, "pool_timeout": busy_timeout}
-        opener = _async_opener if asynchronous else _opener
-        options["async_creator" if asynchronous else "creator"] = opener(url, busy_timeout)
     engine = (
         create_async_engine(url, **options).sync_engine
         if asynchronous
         else create_engine(url, **options)
     )
-    if url.get_backend_name() == SQLITE:
-        event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
-        if asynchronous:
-            _await_no_more_than_needed(engine.dialect)
-    return engine
-
-
-def _await_no_more_than_needed(dialect: Any) -> None:
-    """Lets aiosqlite end no transaction that is over: SQLAlchemy takes a cancellation there for a lost connection, and
-    a database in memory is gone with it.
-    """
-    for name in ("do_commit", "do_rollback"):
-        setattr(dialect, name, partial(_ended, getattr(dialect, name)))
-
-
-def _ended(end: Callable[[Any], None], connection: Any) -> None:
-    if connection.driver_connection.in_transaction:
-        end(connection)
+    if url.get_backend_name() != SQLITE:
+        return engine, None
+    return engine, set_up(engine, url, busy_timeout=busy_timeout, synchronous=synchronous)
 
 
 _THRESHOLD: Final = "prepare_threshold"
@@ -345,51 +336,3 @@ def _driver_wanted() -> Iterator[None]:
         ):  # it has no name where libpq is missing
             missing.add_note("pip install 'psycopg[binary]', or install the system's libpq")
         raise
-
-
-def pragmas(**settings: object) -> Callable[[Any, object], None]:
-    """A listener that makes these settings on each new SQLite connection, whichever driver it is of."""
-
-    def on_connect(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        for name, value in settings.items():
-            cursor.execute(f"PRAGMA {name} = {value}")
-        cursor.close()
-
-    return on_connect
-
-
-def _file_arguments(url: URL, busy_timeout: float) -> dict[str, Any]:
-    """Opens the file only if it is there: a mistyped path must not leave an empty database behind."""
-    database = str(url.database)
-    if url.database in _MEMORY:
-        target = ":memory:"
-    elif database.startswith("file:"):
-        # As SQLAlchemy has it: what is not its own belongs to SQLite's URI, `mode=ro` say.
-        given = {name: value for name, value in url.query.items() if name != "uri"}
-        target = f"{database}?{urlencode(given, doseq=True)}" if given else database
-    else:
-        target = f"file:{quote(str(Path(database).absolute()))}?mode=rw"
-    return {
-        "database": target,
-        "timeout": busy_timeout,
-        "uri": target.startswith("file:"),
-        "check_same_thread": False,
-        "isolation_level": None,
-    }
-
-
-def _opener(url: URL, busy_timeout: float) -> Callable[[], Any]:
-    arguments = _file_arguments(url, busy_timeout)
-    return lambda: sqlite3.connect(**arguments)
-
-
-def _async_opener(url: URL, busy_timeout: float) -> Callable[[], Any]:
-    import aiosqlite
-
-    arguments = _file_arguments(url, busy_timeout)
-
-    async def connect() -> aiosqlite.Connection:
-        return await aiosqlite.connect(**arguments)
-
-    return connect

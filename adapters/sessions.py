@@ -13,9 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, scoped_session
 
-from lockledger.adapters.engines import checked_busy_timeout, pragmas, refuse_other_drivers
+from lockledger.adapters.engines import checked_busy_timeout, refuse_other_drivers
 from lockledger.adapters.failures import is_busy, sqlite_code, translated
 from lockledger.adapters.identifiers import SQLITE, VERSION_TABLE
+from lockledger.adapters.sqlite_engines import pragmas
 from lockledger.domain.errors import ConcurrencyConflict
 
 E = TypeVar("E", bound=Engine | AsyncEngine)

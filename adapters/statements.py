@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import immutabledict
 
 OWN: Final = "lockledger_own_engine"
-"""The execution option that marks an engine of ours; it tells whether a connection may be thrown away."""
+"""The execution option that marks an engine of ours."""
 
 _KEPT: Final = "lockledger_cursor"
 _OURS: Final = immutabledict[str, Any](
@@ -141,13 +141,12 @@ def _close(cursor: Any) -> None:
 
 def run(connection: Connection, sql: str, parameters: Any = None) -> Answer:
     """Runs SQL in the driver's own words."""
-    replaceable = connection.get_execution_options().get(OWN)
-    if replaceable is not None:
-        return _run_in_driver(connection, sql, parameters, replaceable)
+    if connection.get_execution_options().get(OWN):
+        return _run_in_driver(connection, sql, parameters)
     return connection.exec_driver_sql(sql, parameters, _OURS)
 
 
-def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceable: bool) -> Answer:
+def _run_in_driver(connection: Connection, sql: str, parameters: Any) -> Answer:
     cursor, lasts = _cursor(connection)
     try:
         cursor.execute(sql, parameters if parameters is not None else ())
@@ -156,9 +155,7 @@ def _run_in_driver(connection: Connection, sql: str, parameters: Any, replaceabl
         _close(cursor)
         raise _as_sqlalchemy_tells_it(connection, cursor, error, sql, parameters) from error
     except BaseException as cancellation:
-        # Nobody knows how far the driver came; what was in memory only must stay, and its driver goes on in order.
-        if replaceable:
-            connection.invalidate(cancellation)
+        connection.invalidate(cancellation)  # nobody knows how far the driver came
         raise
 
 

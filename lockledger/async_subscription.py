@@ -6,8 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
 
-from sqlalchemy.util import greenlet_spawn
-
+from lockledger.awaiting import spawned
 from lockledger.domain.holds import RecordedEvent
 from lockledger.ledger import LockLedger
 from lockledger.subscription import Feed
@@ -49,7 +48,7 @@ class AsyncSubscription(AsyncIterator[RecordedEvent]):
         while not self._closed.is_set():
             if recorded := feed.pop():
                 return recorded
-            events, reached = await greenlet_spawn(self._ledger.next_page, feed.reached)
+            events, reached = await spawned(self._ledger.next_page, feed.reached)
             idle = not events and reached == feed.reached
             feed.put(events, reached)
             if idle:
@@ -73,7 +72,7 @@ class AsyncSubscription(AsyncIterator[RecordedEvent]):
         if self._feed is None:
             after = self._after
             self._feed = Feed(
-                await greenlet_spawn(self._ledger.settled_position) if after == "now" else after,
+                await spawned(self._ledger.settled_position) if after == "now" else after,
                 self._key_prefix,
             )
         return self._feed

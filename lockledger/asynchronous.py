@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
-from sqlalchemy.util import greenlet_spawn
 
 from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.async_holding import beating, begun, ended
@@ -128,14 +127,14 @@ class AsyncLockLedger(EveryVerb):
 
     async def close(self) -> None:
         """Gives back what the ledger itself opened. A closed ledger raises `RuntimeError`."""
-        await greenlet_spawn(self._ledger.close)
+        await spawned(self._ledger.close)
 
     async def migrate(self) -> None:
         """Brings the schema up to date; see `LockLedger.migrate`."""
         # One migration at a time in a process: a second task of this loop must not block the first one's thread.
         turns = _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turns:
-            await greenlet_spawn(self._ledger.migrate)
+            await spawned(self._ledger.migrate)
 
     @async_holding
     @asynccontextmanager
@@ -203,13 +202,13 @@ class AsyncLockLedger(EveryVerb):
 
     async def display_names(self, ids: Collection[str]) -> Mapping[str, str | None]:
         """The host's names of holders and actors as they are now; `None` for those it does not know."""
-        return await greenlet_spawn(self._ledger.display_names, ids)
+        return await spawned(self._ledger.display_names, ids)
 
     async def events(self, after: int = 0) -> AsyncIterator[RecordedEvent]:
         """The events after a position, in position order, up to what is settled; see `LockLedger.events`."""
         reached = checked_position(after)
         while True:
-            events, following = await greenlet_spawn(self._ledger.next_page, reached)
+            events, following = await spawned(self._ledger.next_page, reached)
             for recorded in events:
                 yield recorded
             if following == reached:
@@ -230,7 +229,7 @@ class AsyncLockLedger(EveryVerb):
         return AsyncSubscription(self._ledger, after, prefix, poll_seconds(poll))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
-        return await spawned(partial(call, self._ledger))
+        return await spawned(call, self._ledger)
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from traceback import clear_frames
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -18,6 +18,7 @@ from lockledger.verbs import Verbs
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 V = TypeVar("V", bound=PastVerbs | ProvingVerbs | ImportingVerbs | ExportingVerbs)
 
 
@@ -76,6 +77,7 @@ def letting_go() -> Iterator[None]:
         raise
 
 
-async def spawned(call: Callable[[], T]) -> T:
+async def spawned(call: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Runs a sync call that waits by awaiting, in SQLAlchemy's greenlet."""
     with letting_go():
-        return await greenlet_spawn(call)
+        return await greenlet_spawn(call, *args)

@@ -16,10 +16,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.util import await_only, greenlet_spawn
+from sqlalchemy.util import await_only
 
 from lockledger.adapters.failures import translated
 from lockledger.asynchronous import AsyncLockLedger
+from lockledger.awaiting import spawned
 from lockledger.domain.errors import HoldLost, LockLedgerError, NotLockable
 from lockledger.domain.holds import Hold
 from lockledger.door import Metadata
@@ -132,7 +133,7 @@ class Exchange:
         try:
             if isinstance(self._ledger, LockLedger):
                 return await run_in_threadpool(work, self._ledger)
-            return await greenlet_spawn(work, self._ledger.sync_ledger)
+            return await spawned(work, self._ledger.sync_ledger)
         except LockLedgerError as error:
             if (refusal := _nameless(error, None)) is None:
                 raise

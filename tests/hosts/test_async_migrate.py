@@ -133,25 +133,6 @@ def test_a_plain_sqlite_url_is_enough(tmp_path: Path) -> None:
         asyncio.run(story(f"{prefix}:///{tmp_path}/{name}.db"))
 
 
-def test_a_ledger_in_memory_is_shared_by_its_tasks_and_outlives_a_cancelled_one() -> None:
-    async def story() -> None:
-        async with AsyncLockLedger("sqlite://") as ledger:
-            await ledger.migrate()
-            grants = await asyncio.gather(
-                *(ledger.try_take("k", f"run:{number}") for number in range(20))
-            )
-            assert len([grant for grant in grants if grant]) == 1
-            for pause in range(12):
-                taking = asyncio.ensure_future(ledger.take(f"k:{pause}", "run:1"))
-                await asyncio.sleep(pause / 2000)
-                taking.cancel()
-                await asyncio.gather(taking, return_exceptions=True)
-                assert (await ledger.take(f"k:{pause}", "run:1")).token == 1
-            assert len(await ledger.current_holders()) == 13
-
-    asyncio.run(story())
-
-
 def test_a_hosts_engine_in_memory_is_used_where_it_is() -> None:
     async def story() -> None:
         engine = create_async_engine("sqlite+aiosqlite://")

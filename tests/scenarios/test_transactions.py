@@ -224,7 +224,10 @@ def test_s51_nothing_depends_on_the_session_that_took(ledgers: Ledgers) -> None:
 
     if ledgers.database.dialect == "postgresql":
         with engine.connect() as connection:
-            held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            here = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            held = (
+                f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = {here}"
+            )
             assert connection.exec_driver_sql(held).scalar() == 0
     assert ledger.extend("k", "A", 60).token == grant.token
     assert ledger.release("k", "A", token=grant.token) is True
