@@ -1,6 +1,7 @@
 """The verbs inside a caller's open transaction: locks and the host's own rows commit together or not at all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -9,6 +10,7 @@ from sqlalchemy.orm import Session, scoped_session
 from lockledger.adapters.sessions import begin_to_write, joined, refuse_what_has_no_transaction
 from lockledger.domain.holds import Grant, Hold
 from lockledger.door import Door
+from lockledger.groups import swept
 from lockledger.queries import MAX_LIMIT
 from lockledger.verbs import Verbs
 from lockledger.wishes import Clearance, Command, Performed
@@ -82,8 +84,11 @@ class BoundLedger(Verbs):
 
     def _expire_due(self, limit: int, expire: Callable[[str], Command[bool]]) -> int:
         connection = self._writing()
-        keys = self._workings.queries.due(connection, limit)
-        return self._workings.groups.expire(connection, map(expire, keys))
+        return swept(
+            limit,
+            partial(self._workings.queries.due, connection),
+            lambda keys: self._workings.groups.expire(connection, map(expire, keys)),
+        )
 
     @property
     def _alone(self) -> bool:

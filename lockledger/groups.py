@@ -2,7 +2,7 @@
 itself, and appended together.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -145,3 +145,22 @@ def _keys(commands: Iterable[Command[T]]) -> list[str]:
 
 def _outcomes(decided: Iterable[_Decided[Grant]]) -> dict[str, Grant]:
     return {each.newest.lock.key: each.decision.outcome for each in decided}
+
+
+def swept(
+    limit: int, due: Callable[[int, int], list[str]], expire: Callable[[list[str]], int]
+) -> int:
+    """Lets what is due be recorded until it is `limit`, and counts it; what others have in hand is passed over.
+
+    `due` gives so many keys after so many of the longest due, `expire` records expiries of keys and counts them.
+    """
+    recorded = passed = 0
+    while recorded < limit:
+        wanted = limit - recorded
+        keys = due(wanted, passed)
+        ended = expire(keys)
+        recorded += ended
+        passed += len(keys) - ended
+        if len(keys) < wanted:
+            break
+    return recorded

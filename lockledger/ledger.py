@@ -17,6 +17,7 @@ from lockledger.domain.holds import Grant, RecordedEvent
 from lockledger.domain.policy import Clock, Names, Policy
 from lockledger.door import Metadata
 from lockledger.exporting import ExportingVerbs
+from lockledger.groups import swept
 from lockledger.importing import ImportingVerbs
 from lockledger.proving import ProvingVerbs
 from lockledger.queries import checked_position, checked_text
@@ -199,13 +200,18 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
             return self._workings.take_all_alone(connection, commands).outcome
 
     def _expire_due(self, limit: int, expire: Callable[[str], Command[bool]]) -> int:
-        recorded = 0
-        keys = self._ask(lambda connection: self._queries.due(connection, limit))
-        for start in range(0, len(keys), BATCH):
-            with self._transaction() as connection:
-                due = map(expire, keys[start : start + BATCH])
-                recorded += self._workings.groups.expire(connection, due)
-        return recorded
+        def due(wanted: int, passed: int) -> list[str]:
+            return self._ask(lambda connection: self._queries.due(connection, wanted, passed))
+
+        def ended(keys: list[str]) -> int:
+            recorded = 0
+            for start in range(0, len(keys), BATCH):
+                with self._transaction() as connection:
+                    commands = map(expire, keys[start : start + BATCH])
+                    recorded += self._workings.groups.expire(connection, commands)
+            return recorded
+
+        return swept(limit, due, ended)
 
     @property
     def _alone(self) -> bool:

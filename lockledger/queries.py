@@ -63,10 +63,10 @@ class Queries:
             ]
         return Page(found[:limit], found[limit - 1].key if len(found) > limit else None)
 
-    def due(self, connection: Connection, limit: int) -> list[str]:
-        """The keys of holds that have run out unrecorded, the longest due first."""
+    def due(self, connection: Connection, limit: int, passed: int = 0) -> list[str]:
+        """The keys of holds that have run out unrecorded, the longest due first, without the first `passed`."""
         table = self._store.tables.current_holders
-        query = current_holders.due(table, self._store.ledger, self._now(), limit)
+        query = current_holders.due(table, self._store.ledger, self._now(), limit, passed)
         with translated():
             return list(ask(connection, query).scalars())
 

@@ -149,15 +149,16 @@ def live_around(
 
 
 def due(
-    table: Table, ledger: str, now: datetime | ColumnElement[datetime], limit: int
+    table: Table, ledger: str, now: datetime | ColumnElement[datetime], limit: int, passed: int
 ) -> Select[Any]:
-    """The keys of holds that have run out unrecorded, the longest due first, at most `limit`."""
+    """The keys of holds that have run out unrecorded, the longest due first, at most `limit` after `passed` of them."""
     c = table.c
     return (
         select(c.key)
         .where(c.ledger == ledger, c.holder.is_not(None), c.expires_at <= now)
         .order_by(c.expires_at)
         .limit(limit)
+        .offset(passed)
     )
 
 

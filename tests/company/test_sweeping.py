@@ -144,6 +144,28 @@ def test_locks_that_another_transaction_has_in_hand_are_passed_over(postgres_hos
     assert ledger.expire_due() == 1
 
 
+@pytest.mark.parametrize("whose", ["own", "caller's"])
+def test_what_another_transaction_has_in_hand_leaves_the_limit_to_the_next_in_line(
+    postgres_host: Host, whose: str
+) -> None:
+    ledger = postgres_host.ledger
+    for key in ("a", "b", "c", "d", "e"):
+        ledger.take(key, "run:1", ttl=0.05)
+    time.sleep(0.1)
+    with postgres_host.engine.connect() as connection, postgres_host.session() as session:
+        ledger.using(connection).take_all(["a", "b"], "run:2")
+        sweeping = ledger if whose == "own" else ledger.using(session)
+        assert sweeping.expire_due(2) == 2
+        session.commit()
+        assert [hold.action for hold in ledger.history("e")] == ["LockTaken"]
+        assert sweeping.expire_due(2) == 1
+        session.commit()
+        assert sweeping.expire_due(2) == 0
+        session.commit()
+        connection.rollback()
+    assert ledger.expire_due(3) == 2
+
+
 def test_a_hold_that_ran_out_under_a_guard_is_recorded_after_it(postgres_host: Host) -> None:
     ledger = postgres_host.ledger
     ledger.take("k", "run:1", ttl=0.3)
