@@ -18,6 +18,11 @@ LOCK_NOT_AVAILABLE = "55P03"
 NOT_PERMITTED = "42501"
 UNIQUE_VIOLATION = "23505"
 UNREADABLE_TEXT = "22P02"
+_READ_ONLY = "25006"
+_MAY_NOT_WRITE = (
+    "nothing was changed: here the database may only be read, and a ledger writes; lead it to a server, a transaction,"
+    " a role or a file that takes writes"
+)
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
     "40P01": "the transaction was part of a deadlock",
@@ -66,6 +71,9 @@ def translated(*, key: str | None = None, commits: bool = False) -> Iterator[Non
             raise _busy(code, key) from error
         if commits and (error.connection_invalidated or _torn_commit(code)):
             raise OutcomeUnknown(key=key) from error
+        refused = sqlstate(error) == _READ_ONLY or (code or 0) & 0xFF == sqlite3.SQLITE_READONLY
+        if refused and _MAY_NOT_WRITE not in getattr(error, "__notes__", ()):
+            error.add_note(_MAY_NOT_WRITE)
         raise
 
 

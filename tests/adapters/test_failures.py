@@ -303,3 +303,20 @@ def test_every_writing_verb_meets_an_unreachable_server_with_its_own_error() -> 
         with pytest.raises(OperationalError):
             verb(ledger)
     ledger.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_where_one_may_only_read_the_database_says_so_and_the_remedy_is_beside_it(
+    host: Host, call: str
+) -> None:
+    if host.database.dialect == "sqlite":
+        reading = LockLedger(f"sqlite:///file:{host.database.path}?mode=ro&uri=true")
+    else:
+        only_read = {"options": "-c default_transaction_read_only=on"}
+        reading = LockLedger(host.database.engine(connect_args=only_read))
+    with reading:
+        assert reading.is_locked("k")
+        with pytest.raises(DBAPIError, match="read-?only") as refusal:
+            CALLS[call](reading)
+        assert ["takes writes" in note for note in refusal.value.__notes__] == [True]
+    assert [entry.action for entry in host.ledger.history("k", extensions=True)] == ["LockTaken"]
