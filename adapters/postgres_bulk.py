@@ -215,17 +215,24 @@ SELECT position FROM events JOIN new USING (lock_id, version) ORDER BY place
 """
 
 
+def objects(schema: str | None) -> dict[str, str]:
+    """The names of the tables and the sequence, as SQL has them."""
+    return {
+        "events": qualified(names.EVENTS, "postgresql", schema),
+        "heads": qualified(names.CURRENT_HOLDERS, "postgresql", schema),
+        "audit": qualified(names.AUDIT_TRAIL, "postgresql", schema),
+        "holds": qualified(names.HOLDS, "postgresql", schema),
+        "sequence": qualified(names.POSITION_SEQUENCE, "postgresql", schema),
+    }
+
+
 @lru_cache(maxsize=256)
 def _statements(schema: str | None) -> dict[str, str]:
     tables = names.declared("postgresql", schema)
     heads, columns = tables.current_holders, current_holders.COLUMNS
     changed = [name for name in columns if name not in ("lock_id", "ledger")]
     pieces = {
-        "heads": qualified(names.CURRENT_HOLDERS, "postgresql", schema),
-        "events": qualified(names.EVENTS, "postgresql", schema),
-        "audit": qualified(names.AUDIT_TRAIL, "postgresql", schema),
-        "holds": qualified(names.HOLDS, "postgresql", schema),
-        "sequence": qualified(names.POSITION_SEQUENCE, "postgresql", schema),
+        **objects(schema),
         "head_facts": HEAD,
         "in_utc": IN_UTC,
         "head_columns": _listed(columns),
