@@ -19,7 +19,7 @@ from sqlalchemy.util import await_only
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
-from lockledger.adapters.sqlite_engines import IN_MEMORY, InMemory, set_up
+from lockledger.adapters.sqlite_engines import InMemory, in_memory, set_up
 from lockledger.adapters.statements import OWN
 from lockledger.domain.errors import ConcurrencyConflict, SchemaMismatch, shown
 
@@ -107,21 +107,17 @@ class Source:
     @property
     def _file(self) -> Path | None:
         """The SQLite file of an engine of ours, when a path names it."""
-        url = self.engine.url
-        if not self.owned or self.dialect != SQLITE or url.database in IN_MEMORY:
+        database = str(self.engine.url.database)
+        if not self.owned or self.dialect != SQLITE or self._memory is not None:
             return None
-        return None if str(url.database).startswith("file:") else Path(str(url.database))
+        return None if database.startswith("file:") else Path(database)
 
     @contextmanager
     def _opened(self) -> Iterator[Connection]:
         try:
             connection = self._listened.connect()
         except PoolTimeout as error:
-            if (
-                not self.owned
-                or self.dialect != SQLITE
-                or self.engine.url.database not in IN_MEMORY
-            ):
+            if self._memory is None:
                 raise
             raise ConcurrencyConflict(
                 "another call had the one connection to the database in memory for longer than the busy timeout",
@@ -293,7 +289,7 @@ def _own_engine(
         url = url.difference_update_query([_THRESHOLD])
     if url.get_backend_name() == SQLITE:
         options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
-        if url.database in IN_MEMORY:
+        if in_memory(url):
             # The data lives in the one connection, so callers take turns.
             options |= {"pool_size": 1, "max_overflow": 0, "pool_timeout": busy_timeout}
     engine = (

@@ -6,18 +6,27 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from sqlalchemy import URL, Engine, event
 
-IN_MEMORY: Final = (None, "", ":memory:")
-"""What a URL calls a database in memory."""
+_IN_MEMORY: Final = ("", ":memory:")
+
+
+def in_memory(url: URL) -> bool:
+    """Whether a database is gone with its connection: in memory, or in a file without a name."""
+    database = url.database or ""
+    if not database.startswith("file:"):
+        return database in _IN_MEMORY
+    path, _, asked = database.removeprefix("file:").partition("?")
+    modes = (url.query.get("mode"), dict(parse_qsl(asked)).get("mode"))
+    return path in _IN_MEMORY or "memory" in modes
 
 
 def set_up(engine: Engine, url: URL, *, busy_timeout: float, synchronous: str) -> "InMemory | None":
     """Lets an engine of ours open what the URL names; answers with what keeps it when it is in memory."""
     arguments = _arguments(url, busy_timeout)
-    memory = InMemory(engine, arguments) if url.database in IN_MEMORY else None
+    memory = InMemory(engine, arguments) if in_memory(url) else None
     # SQLAlchemy goes on to open it with what a listener leaves in these, unless that one gives a connection.
     event.listen(engine, "do_connect", memory.connect if memory else _opening(arguments))
     event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
@@ -90,8 +99,8 @@ def _opening(arguments: dict[str, Any]) -> Callable[..., None]:
 
 def _arguments(url: URL, busy_timeout: float) -> dict[str, Any]:
     """Opens the file only if it is there: a mistyped path must not leave an empty database behind."""
-    database = str(url.database)
-    if url.database in IN_MEMORY:
+    database = url.database or ""
+    if database in _IN_MEMORY:
         target = ":memory:"
     elif database.startswith("file:"):
         # As SQLAlchemy has it: what is not its own belongs to SQLite's URI, `mode=ro` say.

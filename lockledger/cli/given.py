@@ -61,6 +61,7 @@ class Given:
         from sqlalchemy.exc import ArgumentError
 
         from lockledger.adapters.engines import checked_url
+        from lockledger.adapters.sqlite_engines import in_memory
 
         text = self.database_text
         if "://" not in text:
@@ -76,7 +77,7 @@ class Given:
         url = checked_url(url)
         if url.get_backend_name() == "postgresql":
             return _patient(url)
-        if url.database in (None, "", ":memory:"):
+        if in_memory(url):
             raise BadInput(
                 "a database in memory is gone when the command ends; write sqlite:///file.db"
             )

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,36 @@ def test_a_call_may_be_cancelled_while_its_driver_goes_on() -> None:
             assert (await ledger.verify()).ok, seed
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?uri=true",
+        "sqlite:///file:locks?mode=memory&uri=true",
+        "sqlite:///file:locks?mode=memory&cache=shared&uri=true",
+        "sqlite:///file:?uri=true",
+    ],
+)
+def test_it_is_one_database_for_all_threads_however_it_is_named(url: str) -> None:
+    with LockLedger(url) as ledger:
+        ledger.migrate()
+        with ThreadPoolExecutor(4) as pool:
+            taken = pool.map(lambda number: ledger.try_take("k", f"run:{number}"), range(16))
+            assert len([grant for grant in taken if grant]) == 1
+        assert len(ledger.history("k")) == 1
+
+
+def test_a_shared_cache_is_one_database_for_two_ledgers() -> None:
+    url = "sqlite:///file:shared?mode=memory&cache=shared&uri=true"
+    with LockLedger(url) as one, LockLedger(url) as other:
+        one.migrate()
+        one.take("k", "run:1")
+        assert other.is_locked("k")
+        assert other.release("k", "run:1")
+        assert not one.is_locked("k")
 
 
 class _Interrupted:

@@ -310,6 +310,7 @@ def acting_as(database: Database, role: str) -> str:
         ("", "is no URL"),
         ("sqlite://", "in memory is gone when the command ends"),
         ("sqlite:///:memory:", "in memory is gone when the command ends"),
+        ("sqlite:///file:x?mode=memory&uri=true", "in memory is gone when the command ends"),
         ("mysql://app:s3cret@host/locks", "not to mysql"),
         ("postgresql+asyncpg://app:s3cret@host/locks", "through asyncpg"),
         ("postgresql://app:s3/cret@ho:st:po:rt/locks", "cannot be read"),
