@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from lockledger import LockLedger, SchemaMismatch, TamperedLedger
+from lockledger.adapters.store import Newest
+from lockledger.commands import Commands
+from lockledger.domain.lock import Decision
+from lockledger.wishes import Command, Performed
 from support.databases import POSTGRES_KINDS, Database, Servers
 from support.hosts import Host, host_on
 from support.ledgers import Ledgers, postgres_ledgers
@@ -60,6 +65,26 @@ def asked_for(engine: Engine, call: Any) -> list[str]:
 LOOK, APPEND = "SELECT clock_timestamp()", "WITH head"
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no decision be made anew because a busy machine took longer than the quarter of a second it is good for."""
+    append = Commands._append_fresh
+
+    def append_later(
+        self: Commands,
+        connection: Connection,
+        command: Command[Any],
+        newest: Newest,
+        decision: Decision[Any],
+        inside: bool,
+    ) -> Performed[Any] | None:
+        later = replace(decision, fresh_for=timedelta(minutes=1))
+        return append(self, connection, command, newest, later, inside)
+
+    monkeypatch.setattr(Commands, "_append_fresh", append_later)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_change_is_one_look_and_one_append_and_a_refusal_one_look(host: Host) -> None:
     engine = host.database.engine()
     other = host.ledgers.open(url_or_engine=engine)
@@ -83,6 +108,7 @@ def test_a_change_is_one_look_and_one_append_and_a_refusal_one_look(host: Host) 
     assert asked_for(engine, lambda: ledger.holder_of("k")) == [LOOK]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_who_goes_on_with_a_hold_that_its_ledger_changed_last_does_not_look(host: Host) -> None:
     engine = host.database.engine()
     ledger = host.ledgers.open(url_or_engine=engine)
@@ -94,6 +120,7 @@ def test_who_goes_on_with_a_hold_that_its_ledger_changed_last_does_not_look(host
     assert asked_for(engine, lambda: ledger.extend("k", "ann", 1)) == [LOOK]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_hold_that_covers_others_begins_with_a_look(host: Host) -> None:
     engine = host.database.engine()
     ledger = host.ledgers.open(url_or_engine=engine, scopes=True)
@@ -104,6 +131,7 @@ def test_a_hold_that_covers_others_begins_with_a_look(host: Host) -> None:
     assert asked_for(engine, lambda: ledger.release("k", "ann")) == [APPEND]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_whose_lock_it_was_for_four_changes_in_a_row_does_not_look_to_take_it(host: Host) -> None:
     engine = host.database.engine()
     ledger, other = (host.ledgers.open(url_or_engine=engine) for _ in range(2))
@@ -118,6 +146,7 @@ def test_whose_lock_it_was_for_four_changes_in_a_row_does_not_look_to_take_it(ho
     assert asked_for(engine, lambda: ledger.take("k", "ann")) == [LOOK, APPEND]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_change_in_a_callers_transaction_has_a_savepoint_and_a_refusal_has_none(
     host: Host,
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection
 
-from lockledger import Grant, HoldChanged, LockedByOther, LockLedger, NotLockHolder
+from lockledger import HoldChanged, LockedByOther, LockLedger, NotLockHolder
 from lockledger.adapters.postgres import PostgresEventStore
 from support.hosts import Host
 from support.in_the_way import clock_of, in_the_way
@@ -232,25 +232,21 @@ def test_a_call_that_is_overtaken_again_and_again_ends_with_an_answer(postgres_h
     """Every look is stale when its turn comes, until the call locks the row before it looks."""
     ledger, database = postgres_host.ledger, postgres_host.database
     ledger.take("k", "ann")
-    running: Future[Grant] | None = None
-    queue: list[Future[None]] = []
-
-    begun = Event()
+    begun, queued = Event(), Event()
 
     def overtake() -> None:
         with in_the_way(database, "k"):
             begun.set()
+            assert queued.wait(20)
             time.sleep(0.3)
 
-    for turn in range(5):
-        queue.append(postgres_host.meanwhile(overtake))
-        time.sleep(0.1)
-        if turn == 0:
-            assert begun.wait(20)
-            running = postgres_host.blocked(
-                lambda: ledger.take("k", "ben", takeover_reason="urgent", ttl=TTL)
-            )
-    assert running is not None
+    queue = [postgres_host.meanwhile(overtake)]
+    assert begun.wait(20)
+    running = postgres_host.blocked(
+        lambda: ledger.take("k", "ben", takeover_reason="urgent", ttl=TTL)
+    )
+    queue += [postgres_host.blocked(overtake) for _ in range(4)]
+    queued.set()
     grant = answer(running)
     assert grant.expires_at == grant.taken_at + TTL
     for each in queue:
