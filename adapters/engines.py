@@ -12,20 +12,23 @@ from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool
+from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
 from sqlalchemy.util import await_only
 
+from lockledger.adapters.failures import translated
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
 from lockledger.adapters.sqlite_engines import InMemory, in_memory, set_up
 from lockledger.adapters.statements import OWN
+from lockledger.adapters.turns import Call, shared_driver, turns_on
 from lockledger.domain.errors import ConcurrencyConflict, SchemaMismatch, shown
 
 DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "pysqlite"}
 ASYNC_DRIVERS: Final = {POSTGRESQL: "psycopg", SQLITE: "aiosqlite"}
 OLDEST_SQLITE: Final = (3, 25, 0)
+_PAUSE: Final = 0.001
+"""Seconds between two looks whether it is a call's turn."""
 
 
 class Source:
@@ -57,6 +60,8 @@ class Source:
         _refuse_old_sqlite(self._engine)
         self._deaf: Engine | None = None
         self._process = os.getpid()
+        self._closed = False
+        self._file = self._file_of_ours()
 
     @property
     def engine(self) -> Engine:
@@ -81,7 +86,7 @@ class Source:
         seconds = (
             self.busy_timeout if busy_timeout is None else min(self.busy_timeout, busy_timeout)
         )
-        with self._opened() as connection:
+        with self.turn(seconds), self._opened() as connection:
             if not self.owned:
                 with _lent(connection, seconds):
                     yield connection
@@ -90,6 +95,36 @@ class Source:
                     yield connection
             else:
                 yield connection
+
+    @contextmanager
+    def turn(self, seconds: float | None = None) -> Iterator[None]:
+        """A call's turn on a connection that is everybody's, waited for so many seconds; else nothing."""
+        turns = self._memory.turns if self._memory else turns_on(self.engine.pool)
+        call, ends = Call(), time.monotonic() + (self.busy_timeout if seconds is None else seconds)
+        while not (turns is None or turns.had(call)) or self._is_in_a_transaction():
+            if time.monotonic() >= ends:
+                raise ConcurrencyConflict(
+                    "the one connection to the database in memory was in use for longer than the busy timeout",
+                    remedy="ask nothing of the ledger while it calls you, call through using(…) inside a transaction,"
+                    " or use a file",
+                )
+            self.sleep(_PAUSE)
+        try:
+            if self._closed:
+                raise RuntimeError("the ledger was closed meanwhile; open a new LockLedger")
+            yield
+        finally:
+            if self._closed and self._memory:
+                self._end(self._memory)
+            if turns is not None:
+                turns.end()
+
+    def _is_in_a_transaction(self) -> bool:
+        """Whether the connection that a host's pool would give is in a transaction of the host's."""
+        if self.owned or self.dialect != SQLITE:
+            return False
+        driver = shared_driver(self.engine.pool)
+        return driver is not None and bool(driver.in_transaction)
 
     def sleep(self, seconds: float) -> None:
         """Waits without a connection: the thread, or in an asynchronous source the task alone."""
@@ -100,29 +135,25 @@ class Source:
 
     def create_missing_file(self) -> None:
         """Makes an empty SQLite file where there is none, so that it can be migrated."""
-        path = self._file
-        if path is not None and not path.exists():
-            sqlite3.connect(path).close()
+        if self._file is not None and not self._file.exists():
+            try:
+                sqlite3.connect(self._file).close()
+            except sqlite3.OperationalError as error:
+                error.add_note(f"the ledger's file is {self._file}; make its folder first")
+                raise
 
-    @property
-    def _file(self) -> Path | None:
-        """The SQLite file of an engine of ours, when a path names it."""
-        database = str(self.engine.url.database)
-        if not self.owned or self.dialect != SQLITE or self._memory is not None:
+    def _file_of_ours(self) -> Path | None:
+        """The SQLite file of an engine of ours, when a path names it, from where the program is now."""
+        database = str(self._engine.url.database)
+        if not self.owned or self.dialect != SQLITE or self._memory or database.startswith("file:"):
             return None
-        return None if database.startswith("file:") else Path(database)
+        return Path(database).absolute()
 
     @contextmanager
     def _opened(self) -> Iterator[Connection]:
         try:
-            connection = self._listened.connect()
-        except PoolTimeout as error:
-            if self._memory is None:
-                raise
-            raise ConcurrencyConflict(
-                "another call had the one connection to the database in memory for longer than the busy timeout",
-                remedy="ask nothing of the ledger while it calls you, or use a file",
-            ) from error
+            with translated():
+                connection = self._listened.connect()
         except OperationalError as error:
             if self._file is not None and not self._file.exists():
                 raise SchemaMismatch(None, SCHEMA_VERSION).noted(
@@ -130,7 +161,11 @@ class Source:
                 ) from error
             raise
         with connection:
-            yield connection
+            try:
+                yield connection
+            finally:
+                if self._closed and self.owned and not connection.invalidated:
+                    connection.invalidate()  # its pool is gone, and would leave it open
 
     @property
     def _listened(self) -> Engine:
@@ -153,10 +188,20 @@ class Source:
 
     def close(self) -> None:
         """Closes what was opened here; a host's engine is the host's."""
-        if self.owned:
-            if self._memory:
-                self._memory.let_go()
+        if not self.owned:
+            return
+        self._closed = True
+        if self._memory is None:
             self.engine.dispose()
+            return
+        turns, call = self._memory.turns, Call()
+        if turns.had(call):  # else the call that has its turn ends it
+            self._end(self._memory)
+            turns.end()
+
+    def _end(self, memory: InMemory) -> None:
+        self.engine.dispose()
+        memory.close()
 
 
 def checked_url(url: str | URL, *, asynchronous: bool = False) -> URL:
@@ -288,10 +333,9 @@ def _own_engine(
         options["connect_args"] = {_THRESHOLD: _threshold(url.query[_THRESHOLD])}
         url = url.difference_update_query([_THRESHOLD])
     if url.get_backend_name() == SQLITE:
-        options["poolclass"] = AsyncAdaptedQueuePool if asynchronous else QueuePool
-        if in_memory(url):
-            # The data lives in the one connection, so callers take turns.
-            options |= {"pool_size": 1, "max_overflow": 0, "pool_timeout": busy_timeout}
+        queue = AsyncAdaptedQueuePool if asynchronous else QueuePool
+        # The data lives in the one connection, so callers take turns.
+        options["poolclass"] = StaticPool if in_memory(url) else queue
     engine = (
         create_async_engine(url, **options).sync_engine
         if asynchronous

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
 from lockledger.adapters.schema import SCHEMA_VERSION, WHOLE_RESULTS, found_version
 from lockledger.adapters.statements import OWN
+from lockledger.adapters.store import in_the_place_of
 from lockledger.domain.errors import SchemaMismatch
 
 # The two-number advisory locks are a space apart from the one-number locks of appends; this number is migrations' own.
@@ -122,9 +123,11 @@ def _transaction(connection: Connection, schema: str | None) -> Iterator[None]:
         if connection.dialect.name == SQLITE:
             connection.exec_driver_sql("COMMIT")
         connection.commit()
-    except BaseException:
-        _leave_transaction(connection)
-        connection.rollback()
+    except BaseException as error:
+        with in_the_place_of(error, connection):
+            if not connection.invalidated:
+                _leave_transaction(connection)
+            connection.rollback()
         raise
 
 

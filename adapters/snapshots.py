@@ -1,7 +1,7 @@
 """One moment of the whole database, held for as long as it is read; nothing is locked and nobody waits for it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection
@@ -55,7 +55,8 @@ def any_text(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.text_factory = before
+        with suppress(ValueError):  # of an async driver whose connection was thrown away
+            driver.text_factory = before
 
 
 def _readable(text: bytes) -> str:

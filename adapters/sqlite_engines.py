@@ -3,12 +3,16 @@
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
+from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, event
+
+from lockledger.adapters.turns import Turns, turns_called
 
 _IN_MEMORY: Final = ("", ":memory:")
 
@@ -19,8 +23,13 @@ def in_memory(url: URL) -> bool:
     if not database.startswith("file:"):
         return database in _IN_MEMORY
     path, _, asked = database.removeprefix("file:").partition("?")
-    modes = (url.query.get("mode"), dict(parse_qsl(asked)).get("mode"))
-    return path in _IN_MEMORY or "memory" in modes
+    given = parse_qsl(asked) + [(name, each) for name in url.query for each in _all(url, name)]
+    return path in _IN_MEMORY or ("mode", "memory") in given or ("vfs", "memdb") in given
+
+
+def _all(url: URL, name: str) -> tuple[str, ...]:
+    found = url.query[name]
+    return (found,) if isinstance(found, str) else found
 
 
 def set_up(engine: Engine, url: URL, *, busy_timeout: float, synchronous: str) -> "InMemory | None":
@@ -32,6 +41,8 @@ def set_up(engine: Engine, url: URL, *, busy_timeout: float, synchronous: str) -
     event.listen(engine, "connect", pragmas(foreign_keys="ON", synchronous=synchronous))
     if engine.dialect.is_async:
         _await_no_more_than_needed(engine.dialect)
+    elif memory is None:
+        _roll_back_before_closing(engine.dialect)
     return memory
 
 
@@ -45,47 +56,66 @@ class InMemory:
     def __init__(self, engine: Engine, arguments: dict[str, Any]) -> None:
         self._arguments = arguments | {"factory": _GivenOutAgain}
         self._connection: Any = None
+        self._turns = Turns()
         self._process = 0
-        self._kept = True
         dialect: Any = engine.dialect
-        for name in ("do_close", "do_terminate"):
-            setattr(dialect, name, partial(self._closed, getattr(dialect, name)))
+        dialect.do_close = dialect.do_terminate = _keep
+
+    @property
+    def turns(self) -> Turns:
+        """Its calls take turns, with those of all connections of this process that share it by a name."""
+        self._begin_in_this_process()
+        return self._turns
 
     def connect(self, dialect: Any, *_arguments: object) -> Any:
-        """The one connection; a forked process begins with an empty database."""
-        if self._process != os.getpid():
+        """The one connection, with nothing open; a forked process begins with one of its own."""
+        self._begin_in_this_process()
+        if self._connection is None:
             self._connection = dialect.connect(**self._arguments)
-            self._process = os.getpid()
         else:
             # Its driver does one thing after the other, so what a cancelled call left running is over then.
             self._connection.rollback()
         return self._connection
 
-    def let_go(self) -> None:
-        """From now on the connection is closed like any other."""
-        self._kept = False
+    def close(self) -> None:
+        """Closes the connection, and so ends the database where nobody shares it."""
+        if self._connection is not None and self._process == os.getpid():
+            self._connection.close()
+            self._connection = None
 
-    def _closed(self, close: Callable[[Any], None], connection: Any) -> None:
-        if not self._kept:
-            close(connection)
+    def _begin_in_this_process(self) -> None:
+        if self._process != os.getpid():
+            name = self._arguments["database"]
+            shared = "cache=shared" in name or "vfs=memdb" in name
+            self._turns = turns_called(name) if shared else Turns()
+            self._connection = None
+            self._process = os.getpid()
+
+
+def _keep(_connection: object) -> None:
+    """What a pool may do with the one connection that there is."""
 
 
 class _GivenOutAgain(sqlite3.Connection):
-    """A connection that SQLAlchemy sets up each time it is given one, although it has been set up before.
+    """A connection that is given out again after a call that was cancelled or interrupted.
 
-    SQLite makes no function anew while a statement is under way, and a cancelled call may have left one.
+    Such a call may have left a statement under way, in a cursor that waits for its collection. While it is, SQLite
+    commits nothing, and makes no function anew, which SQLAlchemy asks for each time it is given a connection.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._has: set[str] = set()
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
-    def create_function(
-        self, name: str, narg: int, func: Any, *, deterministic: bool = False
-    ) -> None:
-        if name not in self._has:
-            super().create_function(name, narg, func, deterministic=deterministic)
-            self._has.add(name)
+    def cursor(self, *args: Any, **named: Any) -> Any:
+        made = super().cursor(*args, **named)
+        self._cursors.add(made)
+        return made
+
+    def rollback(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().rollback()
 
 
 def _opening(arguments: dict[str, Any]) -> Callable[..., None]:
@@ -107,7 +137,7 @@ def _arguments(url: URL, busy_timeout: float) -> dict[str, Any]:
         given = {name: value for name, value in url.query.items() if name != "uri"}
         target = f"{database}?{urlencode(given, doseq=True)}" if given else database
     else:
-        target = f"file:{quote(str(Path(database).absolute()))}?mode=rw"
+        target = f"file:{quote(os.fsencode(Path(database).absolute()))}?mode=rw"
     return {
         "database": target,
         "timeout": busy_timeout,
@@ -127,6 +157,18 @@ def pragmas(**settings: object) -> Callable[[Any, object], None]:
         cursor.close()
 
     return on_connect
+
+
+def _roll_back_before_closing(dialect: Any) -> None:
+    """Lets go of the file's lock with a connection that is closed while an interruption still has a cursor of it."""
+    for name in ("do_close", "do_terminate"):
+        setattr(dialect, name, partial(_rolled_back, getattr(dialect, name)))
+
+
+def _rolled_back(close: Callable[[Any], None], connection: Any) -> None:
+    with suppress(sqlite3.Error):
+        connection.rollback()
+    close(connection)
 
 
 def _await_no_more_than_needed(dialect: Any) -> None:

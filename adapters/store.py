@@ -196,10 +196,11 @@ class EventStore(ABC):
         That is always an event's position: a crash may give positions that never came to be a second time.
         Outside any transaction: in an old snapshot the cursor would pass what it cannot see.
         """
-        upto = self.settled(connection, beyond=after)
-        if upto <= after:
-            return [], after
-        rows = self.stored(connection, after=after, upto=upto, limit=limit)
+        with translated():
+            upto = self.settled(connection, beyond=after)
+            if upto <= after:
+                return [], after
+            rows = self.stored(connection, after=after, upto=upto, limit=limit)
         events = [
             RecordedEvent(position, decode(event.lock_id, event.version, event.topic, event.state))
             for position, event in rows

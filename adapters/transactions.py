@@ -64,7 +64,8 @@ class OwnTransactions(Transactions):
     def migrate(self) -> None:
         """As `LockLedger.migrate`."""
         self._source.create_missing_file()
-        migrate(self._source.engine, schema=self.store.schema)
+        with self._source.turn():
+            migrate(self._source.engine, schema=self.store.schema)
 
     def close(self) -> None:
         """Gives back what was opened here; a recorder that is used afterwards raises `InterfaceError`."""

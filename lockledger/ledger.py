@@ -173,7 +173,8 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
 
         self._refuse_when_closed()
         self._source.create_missing_file()
-        migrate(self._source.engine, schema=self._workings.schema)
+        with self._source.turn():
+            migrate(self._source.engine, schema=self._workings.schema)
 
     def perform(self, command: Command[T]) -> Performed[T]:
         """Carries out a checked command in a transaction of its own, and tells what was recorded for it."""

@@ -1,22 +1,35 @@
-"""A database in memory is gone with its one connection, which outlives every call that is cancelled or interrupted."""
+"""A database in memory is gone with its one connection: calls take turns on it, and it outlives each that is broken off."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
 
-from lockledger import AsyncLockLedger, LockLedger
+from lockledger import (
+    AsyncLockLedger,
+    ConcurrencyConflict,
+    Grant,
+    LockLedger,
+    Policy,
+    RecordedEvent,
+    configure_sqlite,
+)
 from lockledger.adapters import statements
 from support.cancelling import cancelled_at
 
@@ -41,12 +54,14 @@ CALLS: dict[str, Call] = {
 }
 
 
+@pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_may_be_cancelled_anywhere(call: str) -> None:
+def test_a_call_may_be_cancelled_anywhere(call: str, where: str, tmp_path: Path) -> None:
     async def story() -> list[object]:
         outcomes: list[object] = []
         for point in range(1, 200):
-            async with AsyncLockLedger("sqlite://") as ledger:
+            url = "sqlite://" if where == "memory" else f"sqlite:///{tmp_path}/{point}.db"
+            async with AsyncLockLedger(url) as ledger:
                 await ledger.migrate()
                 await ledger.take("k", "run:1")
                 outcomes.append(await cancelled_at(point, as_coroutine(CALLS[call](ledger))))
@@ -120,6 +135,16 @@ def test_a_shared_cache_is_one_database_for_two_ledgers() -> None:
         assert other.release("k", "run:1")
         assert not one.is_locked("k")
 
+        def work(number: int) -> int:
+            ledger = (one, other)[number % 2]
+            for each in range(15):
+                assert ledger.take(f"{number}:{each}", "run:1").created
+            return len({recorded.event.key for recorded in ledger.events()})
+
+        with ThreadPoolExecutor(4) as pool:
+            assert max(pool.map(work, range(4))) == 61
+        assert one.verify().ok
+
 
 class _Interrupted:
     """A cursor whose statement is done when the interruption comes, as one of a signal does."""
@@ -146,7 +171,7 @@ def test_a_call_may_be_interrupted_after_any_statement(monkeypatch: pytest.Monke
         return (made if left else _Interrupted(made)), lasts
 
     monkeypatch.setattr(statements, "_cursor", cursor)
-    found = []
+    found, errors = [], []
     for point in range(1, 20):
         with LockLedger("sqlite://") as ledger:
             ledger.migrate()
@@ -154,8 +179,9 @@ def test_a_call_may_be_interrupted_after_any_statement(monkeypatch: pytest.Monke
             left = point
             try:
                 ledger.take("k", "run:2", takeover_reason="urgent")
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
                 left = 0
+                errors.append(error)  # and with it, a cursor in which a statement may be under way
                 found.append([entry.action for entry in ledger.history("k")])
                 assert ledger.take("other", "run:1").created
                 assert ledger.verify().ok
@@ -164,6 +190,128 @@ def test_a_call_may_be_interrupted_after_any_statement(monkeypatch: pytest.Monke
     assert ["LockTaken"] in found
     # The one after COMMIT.
     assert found[-1] == ["LockTaken", "LockTakenOver"]
+
+
+# A host's engine in memory has one connection for all of its thread, or for all.
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "of the thread": lambda: create_engine("sqlite://"),
+    "of all": lambda: create_engine(
+        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_verb_alone_leaves_the_hosts_transaction_on_the_same_connection(kind: str) -> None:
+    engine = ENGINES[kind]()
+    with LockLedger(engine, busy_timeout=0.1) as ledger, engine.connect() as host:
+        ledger.migrate()
+        host.exec_driver_sql("CREATE TABLE document (body TEXT)")
+        host.commit()
+        for end in (host.rollback, host.commit):
+            ledger.using(host).take("k", "run:1")
+            host.exec_driver_sql("INSERT INTO document VALUES ('x')")
+            for call in (lambda: ledger.take("other", "run:2"), lambda: ledger.holder_of("k")):
+                with pytest.raises(ConcurrencyConflict, match=r"call through using\("):
+                    call()
+            end()
+            held = end == host.commit
+            assert ledger.is_locked("k") is held
+            assert host.exec_driver_sql("SELECT count(*) FROM document").scalar() == held
+            host.rollback()
+        assert ledger.take("other", "run:2").created
+        assert ledger.verify().ok
+    engine.dispose()
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_threads_and_tasks_take_turns_on_a_hosts_one_connection(configured: bool) -> None:
+    def keys(number: int) -> list[str]:
+        return [f"{number}:{each}" for each in range(15)]
+
+    engine = ENGINES["of all"]()
+    if configured:
+        configure_sqlite(engine)
+    with LockLedger(engine) as one, LockLedger(engine) as other, ThreadPoolExecutor(4) as pool:
+        one.migrate()
+
+        def work(number: int) -> list[Grant]:
+            ledger = (one, other)[number % 2]
+            return [ledger.take(key, "run:1") for key in keys(number)]
+
+        assert sum(len(grants) for grants in pool.map(work, range(4))) == 60
+        assert (one.verify().ok, len(one.current_holders(limit=100))) == (True, 60)
+    engine.dispose()
+
+    async def story() -> None:
+        engine = create_async_engine("sqlite+aiosqlite://")
+        if configured:
+            configure_sqlite(engine)
+        async with AsyncLockLedger(engine) as ledger:
+            await ledger.migrate()
+
+            async def work(number: int) -> list[Grant]:
+                return [await ledger.take(key, "run:1") for key in keys(number)]
+
+            await asyncio.gather(*(work(number) for number in range(4)))
+            assert (await ledger.verify()).ok
+            assert len(await ledger.current_holders(limit=100)) == 60
+        await engine.dispose()
+
+    asyncio.run(story())
+
+
+# The end.
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_a_ledger_that_is_closed_under_a_call_lets_it_end_and_closes_then(
+    where: str, tmp_path: Path
+) -> None:
+    url = "sqlite://" if where == "memory" else f"sqlite:///{tmp_path}/ledger.db"
+    entered, closed = threading.Event(), threading.Event()
+
+    class Slow(Policy[Connection]):
+        def recorded(self, connection: Connection, events: Sequence[RecordedEvent]) -> None:
+            drivers.append(connection.connection.driver_connection)
+            entered.set()
+            assert closed.wait(20)
+
+    drivers: list[Any] = []
+    ledger = LockLedger(url, policy=Slow())
+    ledger.migrate()
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(ledger.take, "k", "run:1")
+        assert entered.wait(20)
+        waiting = pool.submit(ledger.is_locked, "k") if where == "memory" else None
+        time.sleep(0.1)
+        ledger.close()
+        closed.set()
+        assert running.result(20).created
+        if waiting is not None:
+            with pytest.raises(RuntimeError, match="closed"):
+                waiting.result(20)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        drivers[0].execute("SELECT 1")
+    with pytest.raises(RuntimeError, match="closed"):
+        ledger.is_locked("k")
+
+
+def test_nothing_is_left_of_a_ledger_that_is_closed_after_a_call_that_was_cancelled() -> None:
+    async def story() -> None:
+        for point in range(1, 12):
+            before = set(threading.enumerate())
+            async with AsyncLockLedger("sqlite://") as ledger:
+                await ledger.migrate()
+                await cancelled_at(point, as_coroutine(ledger.take("k", "run:1")))
+            left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+            for thread in left:
+                thread.join(5)
+                assert not thread.is_alive(), point
+
+    asyncio.run(story())
 
 
 FORGETFUL = """
