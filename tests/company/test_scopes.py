@@ -414,7 +414,7 @@ def test_holds_that_have_run_out_and_that_nobody_has_in_hand_are_not_waited_for(
 ) -> None:
     ledger = postgres_host.ledgers.open(scopes=True)
     other = postgres_host.impatient(200, scopes=True)
-    ledger.take_all(["round:5:a", "round:5:b"], "run:1", ttl=0.1)
+    ledger.take_all(["round:5:a", "round:5:b"], "run:1", ttl=0.6)
     with postgres_host.engine.connect() as connection:
         ledger.using(connection).guard("round:5:a", "run:1")  # leaves its mark on the row
         connection.rollback()
