@@ -164,6 +164,8 @@ def test_s79_a_holder_that_is_cut_off_stops_believing_before_another_is_granted(
         ledger.hold("k", "A", ttl=1.5, heartbeat=0.3) as held,
         ThreadPoolExecutor() as pool,
     ):
+        begun = held.grant
+        until(lambda: held.grant != begun, "the heart beats")
         with in_the_way(ledgers.database, "k"):
             until(lambda: held.lost, "it is known at once, although nothing answers")
             with pytest.raises(HoldSuspect) as suspect:
