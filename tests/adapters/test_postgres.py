@@ -167,6 +167,7 @@ def test_a_subscriber_with_nothing_new_asks_once(host: Host) -> None:
     assert len(asked_for(engine, lambda: list(ledger.events(1)))) == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(("threshold", "prepared"), [(None, 0), (0, 2), (5, 2)])
 def test_the_driver_may_prepare_statements_or_not(
     host: Host, threshold: int | None, prepared: int

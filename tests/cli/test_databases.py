@@ -75,7 +75,7 @@ def test_a_missing_file_is_named_and_not_made(lockledger: Any, command: tuple[st
     assert ran.code == 4
     said = one_line(ran)
     assert "run `lockledger migrate`" in said
-    assert "there is no file typo.db" in said
+    assert f"there is no file {Path.cwd() / 'typo.db'}" in said
     assert list(Path().iterdir()) == []
 
 
