@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from lockledger import LockLedger, SchemaMismatch, TamperedLedger
 from lockledger.adapters.store import Newest
 from lockledger.commands import Commands
 from lockledger.domain.lock import Decision
+from lockledger.reckoning import Reckoning
 from lockledger.wishes import Command, Performed
 from support.databases import POSTGRES_KINDS, Database, Servers
 from support.hosts import Host, host_on
@@ -67,8 +68,16 @@ LOOK, APPEND = "SELECT clock_timestamp()", "WITH head"
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no decision be made anew because a busy machine took longer than the quarter of a second it is good for."""
-    append = Commands._append_fresh
+    """Lets no decision be made anew because a busy machine took its time.
+
+    It is good for longer than a quarter of a second, and the clock that is reckoned is not ahead, as it is after a
+    question that was on its way for longer than the next one.
+    """
+    append, reckoned = Commands._append_fresh, Reckoning.now
+
+    def behind(self: Reckoning) -> datetime | None:
+        clock = reckoned(self)
+        return clock and clock - timedelta(milliseconds=100)
 
     def append_later(
         self: Commands,
@@ -82,6 +91,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         return append(self, connection, command, newest, later, inside)
 
     monkeypatch.setattr(Commands, "_append_fresh", append_later)
+    monkeypatch.setattr(Reckoning, "now", behind)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -174,11 +184,11 @@ def test_the_driver_may_prepare_statements_or_not(
 ) -> None:
     """Behind PgBouncer in transaction mode a host turns it off."""
     engine = host.database.engine(connect_args={"prepare_threshold": threshold}, pool_size=1)
-    ledger = host.ledgers.open(url_or_engine=engine)
+    ledger, other = (host.ledgers.open(url_or_engine=engine) for _ in range(2))
     for turn in range(8):
         host.ledger.take("k", f"run:{turn}:other", ttl=60)
         ledger.take("k", f"run:{turn}", ttl=60, takeover_reason="urgent")
-        ledger.release("k", f"run:{turn}")
+        other.release("k", f"run:{turn}")
     with engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements")
         appends = [statement for (statement,) in found if "WITH head" in statement]
