@@ -5,7 +5,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -96,32 +96,37 @@ class Source:
             else:
                 yield connection
 
-    @contextmanager
-    def turn(self, seconds: float | None = None) -> Iterator[None]:
+    def turn(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """A call's turn on a connection that is everybody's, waited for so many seconds; else nothing."""
+        if self.dialect != SQLITE or (self.owned and self._memory is None):
+            return nullcontext()
+        return self._turn(self.busy_timeout if seconds is None else seconds)
+
+    @contextmanager
+    def _turn(self, seconds: float) -> Iterator[None]:
         turns = self._memory.turns if self._memory else turns_on(self.engine.pool)
-        call, ends = Call(), time.monotonic() + (self.busy_timeout if seconds is None else seconds)
-        while not (turns is None or turns.had(call)) or self._is_in_a_transaction():
-            if time.monotonic() >= ends:
-                raise ConcurrencyConflict(
-                    "the one connection to the database in memory was in use for longer than the busy timeout",
-                    remedy="ask nothing of the ledger while it calls you, call through using(…) inside a transaction,"
-                    " or use a file",
-                )
-            self.sleep(_PAUSE)
+        call, ends = Call(), time.monotonic() + seconds
         try:
+            while not (turns is None or turns.had(call)) or self._is_in_a_transaction():
+                if time.monotonic() >= ends:
+                    raise ConcurrencyConflict(
+                        "the one connection to the database in memory was in use for longer than the busy timeout",
+                        remedy="ask nothing of the ledger while it calls you, call through using(…) inside a"
+                        " transaction, or use a file",
+                    )
+                self.sleep(_PAUSE)
             if self._closed:
                 raise RuntimeError("the ledger was closed meanwhile; open a new LockLedger")
             yield
         finally:
-            if self._closed and self._memory:
-                self._end(self._memory)
-            if turns is not None:
+            if turns is not None and turns.is_of(call):
+                if self._closed and self._memory:
+                    self._end(self._memory)
                 turns.end()
 
     def _is_in_a_transaction(self) -> bool:
         """Whether the connection that a host's pool would give is in a transaction of the host's."""
-        if self.owned or self.dialect != SQLITE:
+        if self.owned:
             return False
         driver = shared_driver(self.engine.pool)
         return driver is not None and bool(driver.in_transaction)

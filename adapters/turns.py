@@ -23,8 +23,13 @@ class Turns:
         self._whose: dict[str, ref[Call]] = {}
 
     def had(self, call: Call) -> bool:
-        """Whether the call has its turn now."""
+        """Whether the call has its turn now, or has it already."""
         return self._whose.setdefault("now", ref(call, self._over))() is call
+
+    def is_of(self, call: Call) -> bool:
+        """Whether it is this call's turn."""
+        held = self._whose.get("now")
+        return held is not None and held() is call
 
     def end(self) -> None:
         """The turn of the call that has it is over."""

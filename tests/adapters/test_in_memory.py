@@ -206,6 +206,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_verb_alone_leaves_the_hosts_transaction_on_the_same_connection(kind: str) -> None:
     engine = ENGINES[kind]()
+    refusals: list[ConcurrencyConflict] = []
     with LockLedger(engine, busy_timeout=0.1) as ledger, engine.connect() as host:
         ledger.migrate()
         host.exec_driver_sql("CREATE TABLE document (body TEXT)")
@@ -214,8 +215,9 @@ def test_a_verb_alone_leaves_the_hosts_transaction_on_the_same_connection(kind: 
             ledger.using(host).take("k", "run:1")
             host.exec_driver_sql("INSERT INTO document VALUES ('x')")
             for call in (lambda: ledger.take("other", "run:2"), lambda: ledger.holder_of("k")):
-                with pytest.raises(ConcurrencyConflict, match=r"call through using\("):
+                with pytest.raises(ConcurrencyConflict, match=r"call through using\(") as conflict:
                     call()
+                refusals.append(conflict.value)  # with all that its traceback holds
             end()
             held = end == host.commit
             assert ledger.is_locked("k") is held
