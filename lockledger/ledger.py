@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
@@ -145,6 +145,11 @@ class LockLedger(HoldingVerbs, ProvingVerbs, ImportingVerbs, ExportingVerbs):
     def schema(self) -> str | None:
         """The PostgreSQL schema that holds the ledger's tables, as it was given."""
         return self._workings.schema
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ledger cannot be pickled, since its connections are this process's: open another one there, from its URL"
+        )
 
     def __enter__(self) -> Self:
         return self

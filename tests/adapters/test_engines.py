@@ -295,8 +295,9 @@ def test_threads_that_begin_at_once_share_an_engine(ledgers: Ledgers) -> None:
 
 def test_a_ledger_cannot_be_sent_to_another_process_by_accident(ledgers: Ledgers) -> None:
     """Only its URL can: connections are no values."""
-    with pytest.raises(Exception, match="pickle"):
-        multiprocessing.reduction.ForkingPickler.dumps(ledgers.open())
+    for ledger in (ledgers.open(), AsyncLockLedger(ledgers.database.url)):
+        with pytest.raises(TypeError, match="cannot be pickled, .* from its URL"):
+            multiprocessing.reduction.ForkingPickler.dumps(ledger)
 
 
 def test_a_hosts_engine_that_was_disposed_of_has_new_connections(ledgers: Ledgers) -> None:
