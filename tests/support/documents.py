@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import inspect
 import re
 import sys
@@ -48,6 +49,7 @@ def run(page: Path, *, instead: Mapping[str, str], at_the_end: str = "") -> dict
     end = Block("python", at_the_end, 1)
     code = [_compiled(page, block, instead) for block in (*blocks(page, "python"), end)]
     module = ModuleType(f"page_{page.stem}")
+    module.__dict__["__builtins__"] = builtins  # as exec() adds them
     sys.modules[module.__name__] = module
     try:
         if any(each.co_flags & inspect.CO_COROUTINE for each in code):
