@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ COMMON = ["--key-prefix", "round", "--since", T0.isoformat()]
 
 
 @pytest.fixture
-def ledger(sqlite_database: Database, lockledger: Any) -> LockLedger:
+def ledger(sqlite_database: Database, lockledger: Any) -> Iterator[LockLedger]:
     """Three locks, one of which is named like a formula; the command line is on the same database."""
     lockledger.on(sqlite_database.url)
     clock = SettableClock()
@@ -35,7 +36,8 @@ def ledger(sqlite_database: Database, lockledger: Any) -> LockLedger:
         ledger.extend(key, "run:1", 120)
         ledger.take(key, "run:2", takeover_reason="urgent", actor="boss")
     ledger.close()
-    return LockLedger(sqlite_database.url)
+    with LockLedger(sqlite_database.url) as ledger:
+        yield ledger
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -290,9 +290,8 @@ def test_inside_it_in_a_schema_of_its_own(postgres_project: Project) -> None:
 def run_script(database: Database, script: str) -> None:
     """As `psql -f` and `sqlite3 < …` would."""
     if database.path is not None:
-        connection = sqlite3.connect(database.path)
-        connection.executescript(f"PRAGMA journal_mode=WAL;\n{script}")
-        connection.close()
+        with closing(sqlite3.connect(database.path)) as connection:
+            connection.executescript(f"PRAGMA journal_mode=WAL;\n{script}")
         return
     assert database.server is not None
     with database.server.connect(database.name) as psql:
