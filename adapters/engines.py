@@ -157,14 +157,14 @@ class Source:
     @contextmanager
     def _opened(self) -> Iterator[Connection]:
         try:
-            with translated():
-                connection = self._listened.connect()
+            connection = self._listened.connect()
         except OperationalError as error:
             if self._file is not None and not self._file.exists():
                 raise SchemaMismatch(None, SCHEMA_VERSION).noted(
                     f"there is no file {self._file}"
                 ) from error
-            raise
+            with translated():
+                raise
         with connection:
             try:
                 yield connection

@@ -23,13 +23,10 @@ def in_memory(url: URL) -> bool:
     if not database.startswith("file:"):
         return database in _IN_MEMORY
     path, _, asked = database.removeprefix("file:").partition("?")
-    given = parse_qsl(asked) + [(name, each) for name in url.query for each in _all(url, name)]
+    given = parse_qsl(asked) + [
+        (name, each) for name, all_of_it in url.normalized_query.items() for each in all_of_it
+    ]
     return path in _IN_MEMORY or ("mode", "memory") in given or ("vfs", "memdb") in given
-
-
-def _all(url: URL, name: str) -> tuple[str, ...]:
-    found = url.query[name]
-    return (found,) if isinstance(found, str) else found
 
 
 def set_up(engine: Engine, url: URL, *, busy_timeout: float, synchronous: str) -> "InMemory | None":
