@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -22,20 +20,33 @@ Fault = Literal[
     "recorded though it failed",
 ]
 LONG = timedelta(hours=1)
+Answering = Generator[None, None, Answer]
+"""A call under way, which stops where others may come between."""
+
+
+class Clock:
+    """The only one there is, so that a seed says everything about a run."""
+
+    def __init__(self) -> None:
+        self.monotonic = 0.0
+
+    def now(self) -> datetime:
+        """By the wall."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.monotonic)
 
 
 class MemoryLedger:
     """One lock: reads, waits a little, and appends if nothing was appended since; else it begins again."""
 
-    def __init__(self, fault: Fault | None, rng: random.Random) -> None:
+    def __init__(self, fault: Fault | None, rng: random.Random, clock: Clock) -> None:
         self.events: list[Recorded] = []
         self._fault = fault
         self._rng = rng
-        self._writing = threading.Lock()
-        self._old_clock = datetime.now(UTC)
+        self._clock = clock
+        self._old_clock = clock.now()
         self._old_newest: Recorded | None = None
 
-    def take(self, call: Call, holder: str, ttl: timedelta) -> Answer:
+    def take(self, call: Call, holder: str, ttl: timedelta) -> Answering:
         """As the contract's `take`, without reasons."""
         while True:
             version, newest, now = self._read()
@@ -59,10 +70,10 @@ class MemoryLedger:
                 now,
                 call.id,
             )
-            if self._append([*events, begun]):
+            if (yield from self._append([*events, begun])):
                 return Answer("granted", holder, begun.token, begun.expires_at, created=True)
 
-    def release(self, call: Call, holder: str) -> Answer:
+    def release(self, call: Call, holder: str) -> Answering:
         """As the contract's `release`, without a token."""
         while True:
             version, newest, now = self._read()
@@ -71,7 +82,7 @@ class MemoryLedger:
             if newest.holder != holder and not self._breaks("release without owner check"):
                 return Answer("held", newest.holder, newest.token, newest.expires_at)
             event = _next(newest, version + 1, "LockReleased", now, call)
-            if self._append([event]):
+            if (yield from self._append([event])):
                 if self._breaks("recorded though it failed"):
                     return Answer("failed")
                 return Answer("done")
@@ -89,7 +100,7 @@ class MemoryLedger:
             newest = self._old_newest
         elif self._rng.random() < 0.1:
             self._old_newest = newest
-        now = self._old_clock if self._breaks("stale clock") else datetime.now(UTC)
+        now = self._old_clock if self._breaks("stale clock") else self._clock.now()
         if self._rng.random() < 0.1:
             self._old_clock = now
         return (
@@ -98,18 +109,17 @@ class MemoryLedger:
             max(now, newest.timestamp) if newest else now,
         )
 
-    def _append(self, events: list[Recorded]) -> bool:
-        time.sleep(self._rng.random() * 0.0005)
-        with self._writing:
-            if self._breaks("no compare-and-swap"):
-                pass
-            elif (self.events[-1].version if self.events else 0) != events[0].version - 1:
-                return False
-            if not self._breaks("lost event"):
-                self.events += events
-            if self._breaks("recorded twice") and events[-1].action == "LockReleased":
-                self.events.append(events[-1])
-            return True
+    def _append(self, events: list[Recorded]) -> Generator[None, None, bool]:
+        yield
+        if self._breaks("no compare-and-swap"):
+            pass
+        elif (self.events[-1].version if self.events else 0) != events[0].version - 1:
+            return False
+        if not self._breaks("lost event"):
+            self.events += events
+        if self._breaks("recorded twice") and events[-1].action == "LockReleased":
+            self.events.append(events[-1])
+        return True
 
     def _breaks(self, fault: Fault) -> bool:
         return self._fault == fault and self._rng.random() < 0.3
@@ -135,29 +145,37 @@ def _next(newest: Recorded, version: int, action: str, now: datetime, call: Call
 
 
 def history(
-    fault: Fault | None, seed: int, *, workers: int = 4, turns: int = 150
+    fault: Fault | None, seed: int, *, callers: int = 4, turns: int = 150
 ) -> tuple[list[Call], list[Recorded]]:
-    """What some threads were told that shared one lock, and its events."""
-    ledger = MemoryLedger(fault, random.Random(seed))
+    """What some callers at once were told that shared one lock, and its events: the same for the same seed."""
+    rng, clock, calls = random.Random(seed), Clock(), list[Call]()
+    ledger = MemoryLedger(fault, rng, clock)
+    at_work = [_turns(ledger, clock, f"{seed} {number}", turns, calls) for number in range(callers)]
+    while at_work:
+        caller = rng.choice(at_work)
+        clock.monotonic += rng.uniform(0.00001, 0.0005)
+        if next(caller, "ended") == "ended":
+            at_work.remove(caller)
+    return calls, ledger.events
 
-    def work(number: int) -> list[Call]:
-        rng, holder, calls = random.Random(f"{seed} {number}"), f"run:{number}", list[Call]()
-        for turn in range(turns):
-            verb = rng.choice(("take", "take", "release", "holder_of"))
-            call = Call(
-                f"{number}-{turn}", verb, ["key"], holder, time.monotonic(), datetime.now(UTC)
-            )
-            if verb == "take":
-                answer = ledger.take(call, holder, rng.choice((timedelta(milliseconds=2), LONG)))
-            elif verb == "release":
-                answer = ledger.release(call, holder)
-            else:
-                answer = ledger.holder_of()
-            call.ended, call.answered_at = time.monotonic(), datetime.now(UTC)
-            call.answers = {"key": answer}
-            calls.append(call)
-        return calls
 
-    with ThreadPoolExecutor(workers) as threads:
-        told = list(threads.map(work, range(workers)))
-    return [call for calls in told for call in calls], ledger.events
+def _turns(
+    ledger: MemoryLedger, clock: Clock, name: str, turns: int, calls: list[Call]
+) -> Iterator[None]:
+    """One caller's calls, each written down when it is made; it stops wherever others may come between."""
+    rng, holder = random.Random(name), f"run:{name}"
+    for turn in range(turns):
+        verb = rng.choice(("take", "take", "release", "holder_of"))
+        call = Call(f"{name}-{turn}", verb, ["key"], holder, clock.monotonic, clock.now())
+        calls.append(call)
+        yield
+        if verb == "take":
+            ttl = rng.choice((timedelta(milliseconds=2), LONG))
+            answer = yield from ledger.take(call, holder, ttl)
+        elif verb == "release":
+            answer = yield from ledger.release(call, holder)
+        else:
+            answer = ledger.holder_of()
+        yield
+        call.ended, call.answered_at = clock.monotonic, clock.now()
+        call.answers = {"key": answer}
