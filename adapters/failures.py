@@ -19,9 +19,15 @@ NOT_PERMITTED = "42501"
 UNIQUE_VIOLATION = "23505"
 UNREADABLE_TEXT = "22P02"
 _READ_ONLY = "25006"
+_UNDEFINED_TABLE = "42P01"
+_EVERY_TABLE_OF_OURS = "lockledger_"
 _MAY_NOT_WRITE = (
     "nothing was changed: here the database may only be read, and a ledger writes; lead it to a server, a transaction,"
     " a role or a file that takes writes"
+)
+_TABLES_ARE_GONE = (
+    "lockledger's tables have gone since this ledger looked: see that it is on the right database, and run"
+    " `lockledger migrate` (or `ledger.migrate()`)"
 )
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
@@ -71,10 +77,22 @@ def translated(*, key: str | None = None, commits: bool = False) -> Iterator[Non
             raise _busy(code, key) from error
         if commits and (error.connection_invalidated or _torn_commit(code)):
             raise OutcomeUnknown(key=key) from error
-        refused = sqlstate(error) == _READ_ONLY or (code or 0) & 0xFF == sqlite3.SQLITE_READONLY
-        if refused and _MAY_NOT_WRITE not in getattr(error, "__notes__", ()):
-            error.add_note(_MAY_NOT_WRITE)
+        remedy = _remedy(error)
+        if remedy is not None and remedy not in getattr(error, "__notes__", ()):
+            error.add_note(remedy)
         raise
+
+
+def _remedy(error: DBAPIError) -> str | None:
+    """What to do about an error of the database's that stays what it is."""
+    state, told = sqlstate(error), str(error.orig)
+    if state == _READ_ONLY or (sqlite_code(error) or 0) & 0xFF == sqlite3.SQLITE_READONLY:
+        return _MAY_NOT_WRITE
+    if state == _UNDEFINED_TABLE:
+        told = getattr(getattr(error.orig, "diag", None), "message_primary", None) or ""
+    elif not told.startswith("no such table: "):
+        return None
+    return _TABLES_ARE_GONE if _EVERY_TABLE_OF_OURS in told else None
 
 
 @contextmanager

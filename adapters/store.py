@@ -214,9 +214,10 @@ class EventStore(ABC):
         Unlike `settled` it is a place to go on from also after a crash. Asked outside any transaction.
         """
         c = self.tables.events.c
-        upto = self.settled(connection)
-        newest = select(func.max(c.position)).where(c.ledger == self.ledger, c.position <= upto)
-        return int(ask(connection, newest).scalar() or 0)
+        with translated():
+            upto = self.settled(connection)
+            newest = select(func.max(c.position)).where(c.ledger == self.ledger, c.position <= upto)
+            return int(ask(connection, newest).scalar() or 0)
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
