@@ -20,6 +20,8 @@ C = TypeVar("C")
 
 def plain_utc(instant: datetime) -> datetime:
     """The same instant as a plain `datetime` in UTC. Raises `ValueError` when it has no time zone."""
+    if instant.tzinfo is UTC and type(instant) is datetime:
+        return instant
     if instant.utcoffset() is None:
         raise ValueError(
             f"the instant {instant.isoformat()} has no time zone; give it one, datetime.now(UTC)"

@@ -200,7 +200,7 @@ def _entries(
             table, store.ledger, wanted, after=after, upto=upto, limit=ROWS_IN_A_PAGE
         )
         with readable(key=wanted.key):
-            page = [audit_trail.entry_of(row) for row in ask(connection, query).mappings()]
+            page = [audit_trail.entry_of(row) for row in ask(connection, query)]
         yield page
         if len(page) < ROWS_IN_A_PAGE:
             return

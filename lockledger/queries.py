@@ -92,9 +92,7 @@ class Queries:
                 limit=limit + 1,
             )
             with readable(key=wanted.key):
-                found = [
-                    audit_trail.entry_of(row) for row in ask(connection, query).mappings().all()
-                ]
+                found = [audit_trail.entry_of(row) for row in ask(connection, query).all()]
         return Page(found[:limit], found[limit - 1].position if len(found) > limit else None)
 
     def _now(self) -> datetime | ColumnElement[datetime]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import to_json
@@ -12,9 +13,11 @@ from sqlalchemy import (
     Index,
     MetaData,
     PrimaryKeyConstraint,
-    RowMapping,
+    Row,
     Select,
     Table,
+    Text,
+    cast,
     literal,
     select,
     union_all,
@@ -22,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement
 
 from lockledger.domain.events import LockEvent, LockExtended
-from lockledger.domain.holds import AuditEntry, Facts
+from lockledger.domain.holds import AuditEntry, Facts, Hold
 from lockledger.projections.columns import (
     Count,
     Digest,
@@ -168,11 +171,24 @@ class Filter:
 def entries(
     table: Table, ledger: str, wanted: Filter, *, after: int, upto: int | None, limit: int
 ) -> Select[Any]:
-    """The entries in (after, upto], in position order, at most `limit`."""
-    query = select(table).where(*_conditions(table, ledger, wanted, after, upto))
+    """The entries in (after, upto], in position order, at most `limit`; rows for `entry_of`."""
+    query = select(*_read(table)).where(*_conditions(table, ledger, wanted, after, upto))
     if wanted.holder is None:
         return query.order_by(table.c.position).limit(limit)
     return _who_gained_or_lost(table, query, wanted.holder, limit)
+
+
+@lru_cache(maxsize=256)
+def _read(table: Table) -> tuple[ColumnElement[Any], ...]:
+    """The columns of an entry, the holds on either side as text."""
+    return tuple(
+        cast(table.c[name], Text()).label(name) if name in _SIDES else table.c[name]
+        for name in _READ
+    )
+
+
+_READ = tuple(AuditEntry.model_fields)
+_SIDES = ("before", "after")
 
 
 def _conditions(
@@ -220,7 +236,11 @@ def _who_gained_or_lost(table: Table, query: Select[Any], holder: str, limit: in
     return select(both).order_by(both.c.position).limit(limit)
 
 
-def entry_of(found: RowMapping) -> AuditEntry:
-    """The entry in a row of this table."""
-    facts = {name: found[name] for name in AuditEntry.model_fields}
-    return AuditEntry(**facts | {"event_hash": facts["event_hash"].hex()})
+def entry_of(found: Row[Any]) -> AuditEntry:
+    """The entry in a row of `entries`."""
+    facts = dict(zip(_READ, found, strict=True))
+    for side in _SIDES:
+        text = facts[side]
+        facts[side] = None if text is None else Hold.model_validate_json(text)
+    facts["event_hash"] = facts["event_hash"].hex()
+    return AuditEntry(**facts)

@@ -108,7 +108,7 @@ def json_to_text(value: Any) -> str:
 
 def json_from_text(text: str) -> Any:
     """What `json_to_text` wrote."""
-    return json.loads(text)
+    return {} if text == "{}" else json.loads(text)
 
 
 class _JsonColumn(UserDefinedType[str]):
