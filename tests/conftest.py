@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.databases import (
     KINDS,
@@ -17,6 +18,10 @@ from support.databases import (
     new_database,
 )
 from support.postgres import EmbeddedPostgres, embedded_postgres
+
+# Property tests are judged by what they find, not by how fast a busy machine finds or runs an example.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

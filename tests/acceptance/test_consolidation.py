@@ -25,7 +25,7 @@ from support.databases import Database
 from support.proof import prove
 
 ANN, BO, EVE, ADA = 7, 8, 9, 1
-PATIENCE = 20.0
+PATIENCE = 60.0
 TAKEOVER = {"takeover_reason": "  the deadline is today "}
 
 

@@ -254,7 +254,7 @@ def test_a_call_that_waits_for_the_one_connection_in_memory_has_a_bound() -> Non
             began = time.monotonic()
             with pytest.raises(ConcurrencyConflict, match="one connection .* in memory"):
                 ledger.take("k", "ann")
-            assert 0.15 < time.monotonic() - began < 5
+            assert 0.15 < time.monotonic() - began < 20
         assert ledger.take("k", "ann").created
 
 
@@ -282,14 +282,14 @@ def test_threads_that_begin_at_once_share_an_engine(ledgers: Ledgers) -> None:
     granted: list[str] = []
 
     def take(number: int) -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         granted.append(ledger.take(f"k{number}", "ann").key)
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(granted) == [f"k{number}" for number in range(8)]
 
 

@@ -310,7 +310,7 @@ def test_nothing_is_left_of_a_ledger_that_is_closed_after_a_call_that_was_cancel
                 await cancelled_at(point, as_coroutine(ledger.take("k", "run:1")))
             left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
             for thread in left:
-                thread.join(5)
+                thread.join(60)
                 assert not thread.is_alive(), point
 
     asyncio.run(story())

@@ -5,20 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from lockledger import LockLedger, SchemaMismatch, TamperedLedger
-from lockledger.adapters.store import Newest
-from lockledger.commands import Commands
-from lockledger.domain.lock import Decision
-from lockledger.reckoning import Reckoning
-from lockledger.wishes import Command, Performed
 from support.databases import POSTGRES_KINDS, Database, Servers
 from support.hosts import Host, host_on
 from support.ledgers import Ledgers, postgres_ledgers
@@ -64,34 +58,6 @@ def asked_for(engine: Engine, call: Any) -> list[str]:
 
 
 LOOK, APPEND = "SELECT clock_timestamp()", "WITH head"
-
-
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no decision be made anew because a busy machine took its time.
-
-    It is good for longer than a quarter of a second, and the clock that is reckoned is not ahead, as it is after a
-    question that was on its way for longer than the next one.
-    """
-    append, reckoned = Commands._append_fresh, Reckoning.now
-
-    def behind(self: Reckoning) -> datetime | None:
-        clock = reckoned(self)
-        return clock and clock - timedelta(milliseconds=100)
-
-    def append_later(
-        self: Commands,
-        connection: Connection,
-        command: Command[Any],
-        newest: Newest,
-        decision: Decision[Any],
-        inside: bool,
-    ) -> Performed[Any] | None:
-        later = replace(decision, fresh_for=timedelta(minutes=1))
-        return append(self, connection, command, newest, later, inside)
-
-    monkeypatch.setattr(Commands, "_append_fresh", append_later)
-    monkeypatch.setattr(Reckoning, "now", behind)
 
 
 @pytest.mark.usefixtures("unhurried")

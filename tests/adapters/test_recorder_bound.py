@@ -150,7 +150,7 @@ def test_a_conflict_that_shows_only_after_a_wait_takes_back_what_the_call_wrote(
         winner.commit()
 
         with pytest.raises(IntegrityError, match="meanwhile"):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
         for each in (*others, contested):  # no row of theirs is locked
             impatient.insert_events(events(each, len(versions(recorder, each)) + 1))
         loser.commit()

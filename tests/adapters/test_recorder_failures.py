@@ -135,7 +135,7 @@ def test_an_unknown_outcome_is_reported_as_such_and_nothing_is_tried_again(
             killer.execute("SELECT pg_terminate_backend(%s)", (who_waits(postgres_database),))
 
         with pytest.raises(OperationalError, match="may or may not") as outcome:
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
 
         connection.rollback()
     assert isinstance(outcome.value.__cause__, OutcomeUnknown)

@@ -127,7 +127,7 @@ def test_a_write_waits_for_another_writer_for_as_long_as_it_may(
             call(impatient)
         waited = time.monotonic() - began
     assert busy_timeout <= waited + 0.02
-    assert waited < busy_timeout + 3
+    assert waited < busy_timeout + 20
     assert "run it again" in str(conflict.value)
     call(impatient)
 
@@ -157,7 +157,7 @@ def test_a_transaction_that_began_to_read_too_early_is_told_to_begin_otherwise(
         began = time.monotonic()
         with pytest.raises(ConcurrencyConflict, match="BEGIN IMMEDIATE"):
             ledger.using(connection).take("k", "ann")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     engine.dispose()
     assert ledger.take("k", "ann").created
 
@@ -165,6 +165,7 @@ def test_a_transaction_that_began_to_read_too_early_is_told_to_begin_otherwise(
 # Statements.
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_change_is_one_write_transaction_of_few_statements(
     sqlite_ledgers: Ledgers, ledger: LockLedger
 ) -> None:

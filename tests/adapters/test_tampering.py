@@ -123,7 +123,7 @@ def every_verb_refuses(database: Database, ledger: LockLedger) -> None:
                     call(where)
                 assert found.value.key == "k"
         connection.commit()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert rows(database) == before
     assert database.logged_errors() == []
     assert ledger.release("sound", "run:1"), "a sound lock suffers with it"
@@ -270,6 +270,6 @@ def test_an_open_tampering_is_waited_for_and_then_found(
             thread.start()
             time.sleep(0.3)
             connection.commit()
-            thread.join(timeout=10)
+            thread.join(timeout=60)
         assert not thread.is_alive()
         assert isinstance(outcomes[0], TamperedLedger)

@@ -15,8 +15,10 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,26 @@ from support.databases import Database
 
 Process = Callable[..., subprocess.CompletedProcess[str]]
 LINES = 3000
+LOCKLEDGER = [sys.executable, "-m", "lockledger"]
+# However late a busy machine lets its main thread hear a signal.
+PATIENT = [
+    sys.executable,
+    "-c",
+    "from lockledger.cli import interrupts, main; interrupts.GRACE_SECONDS = 300; main()",
+]
+# Says so before it waits for SQLite's write lock.
+TELLING = """
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
+from lockledger.cli import main
+
+def tell(statement):
+    if statement.startswith("BEGIN IMMEDIATE"):
+        print("begins", flush=True)
+
+event.listen(Pool, "connect", lambda connection, _: connection.set_trace_callback(tell))
+main()
+"""
 
 
 @pytest.fixture
@@ -43,12 +65,19 @@ def long_log(tmp_path: Path) -> Path:
 class Terminal:
     """A process on a terminal of its own, for standard error alone or for both streams."""
 
-    def __init__(self, *arguments: str, out: Any = None, **environment: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        out: Any = None,
+        program: list[str] = LOCKLEDGER,
+        stdin: int = subprocess.DEVNULL,
+        **environment: str,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 72, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lockledger", *arguments],
-            stdin=subprocess.DEVNULL,
+            [*program, *arguments],
+            stdin=stdin,
             stdout=slave if out is None else out,
             stderr=slave,
             # A width in the environment would count more than the terminal's.
@@ -257,13 +286,39 @@ def test_text_that_the_output_cannot_encode_comes_out_escaped(
     assert process("timeline", env=environment).stdout.isascii()
 
 
+@contextmanager
+def under_way(log: Path, database: Database) -> Iterator[tuple[Terminal, threading.Event]]:
+    """A run of a log in the midst of it: it gets the last of the lines only when the event is set, and at the end."""
+    terminal = Terminal(
+        "apply", "-", program=PATIENT, stdin=subprocess.PIPE, LOCKLEDGER_DATABASE=database.url
+    )
+    rest = threading.Event()
+
+    def feed() -> None:
+        assert terminal.process.stdin is not None
+        lines = gzip.decompress(log.read_bytes()).splitlines(keepends=True)
+        with suppress(BrokenPipeError), terminal.process.stdin as pipe:
+            pipe.write(b"".join(lines[:-100]))
+            pipe.flush()
+            rest.wait()
+            pipe.write(b"".join(lines[-100:]))
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        terminal.wait_for("commands")
+        yield terminal, rest
+    finally:
+        rest.set()
+        feeding.join()
+
+
 def test_an_interrupt_ends_a_run_between_two_commands_and_says_how_to_go_on(
     sqlite_database: Database, long_log: Path, process: Process
 ) -> None:
-    terminal = Terminal("apply", str(long_log), LOCKLEDGER_DATABASE=sqlite_database.url)
-    terminal.wait_for("commands")
-    terminal.process.send_signal(signal.SIGINT)
-    assert terminal.finish() == 130
+    with under_way(long_log, sqlite_database) as (terminal, _):
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.finish() == 130
     assert "Traceback" not in terminal.shown
     said = re.search(r"lockledger: interrupted; .* go on with --from-line (\d+)", terminal.shown)
     assert said is not None, terminal.shown
@@ -284,7 +339,7 @@ def test_an_interrupt_ends_a_run_between_two_commands_and_says_how_to_go_on(
 
 def test_an_interrupt_while_waiting_for_input_ends_it_at_once(sqlite_database: Database) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "lockledger", "apply", "-", "--database", sqlite_database.url],
+        [*PATIENT, "apply", "-", "--database", sqlite_database.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -301,7 +356,7 @@ def test_an_interrupt_while_waiting_for_input_ends_it_at_once(sqlite_database: D
         time.sleep(0.05)
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=60)
     assert running.returncode == 130
     assert said.count("\n") == 1
     assert "go on with --from-line 2" in said
@@ -319,22 +374,18 @@ def test_an_interrupt_is_heard_while_another_keeps_the_file_locked(
     other.execute("BEGIN IMMEDIATE")
     try:
         running = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lockledger",
-                "--database",
-                sqlite_database.url,
-                *command.split(),
-            ],
+            [sys.executable, "-c", TELLING, "--database", sqlite_database.url, *command.split()],
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
         )
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            running.wait(timeout=5)
+            running.wait(timeout=2)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=10)
+        _, said = running.communicate(timeout=20)
     finally:
         other.close()
     assert running.returncode == 130
@@ -346,14 +397,14 @@ def test_a_server_that_ends_a_run_leaves_it_to_go_on(
     postgres_database: Database, long_log: Path, process: Process
 ) -> None:
     url = postgres_database.url
-    terminal = Terminal("apply", str(long_log), LOCKLEDGER_DATABASE=url)
-    terminal.wait_for("commands")
-    with postgres_database.engine().connect() as connection:
-        connection.exec_driver_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'lockledger' AND datname = current_database()"
-        )
-    assert terminal.finish() == 4
+    with under_way(long_log, postgres_database) as (terminal, rest):
+        with postgres_database.engine().connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'lockledger' AND datname = current_database()"
+            )
+        rest.set()
+        assert terminal.finish() == 4
     said = re.search(r"go on with --from-line (\d+)", terminal.shown)
     assert said is not None, terminal.shown
     assert "Traceback" not in terminal.shown

@@ -33,6 +33,7 @@ from support.blocks import actions, was_released_once
 from support.company import Company, until
 from support.in_the_way import in_the_way
 from support.ledgers import Ledgers, SettableClock, unchanged
+from support.waits import Imagined
 
 # What it takes.
 
@@ -115,9 +116,10 @@ def test_a_replaced_ghost_loses_its_hold_and_leaves_the_new_one(
 
 
 def test_a_block_waits_for_the_lock(company: Company, ledger: LockLedger) -> None:
-    ledger.take("k", "run:2", ttl=0.4)
+    ledger.take("k", "run:2")
     with pytest.raises(WaitTimeout), company.hold(ledger, "k", wait=0.1):
         pass
+    ledger.take("k", "run:2", ttl=0.4, if_mine="replace")
     with company.hold(ledger, "k", wait=20, ttl=60) as held:
         assert not held.lost
         assert held.grant.expires_at == held.grant.taken_at + timedelta(seconds=60)
@@ -158,11 +160,11 @@ def test_a_block_that_makes_no_sense_takes_nothing(
 
 @pytest.mark.parametrize(("heartbeat", "ttl"), [(10, 30), (0.3, 0.9), (1 / 3, 1), (10 / 3, 10)])
 def test_a_heartbeat_of_just_a_third_of_the_ttl_will_do(
-    company: Company, ledger: LockLedger, heartbeat: float, ttl: float
+    company: Company, timed: LockLedger, heartbeat: float, ttl: float
 ) -> None:
-    with company.hold(ledger, "k", heartbeat=heartbeat, ttl=ttl):
+    with company.hold(timed, "k", heartbeat=heartbeat, ttl=ttl):
         pass
-    assert was_released_once(ledger)
+    assert was_released_once(timed)
 
 
 def test_a_block_in_a_callers_transaction_is_not_to_be_had() -> None:
@@ -228,36 +230,60 @@ def test_a_decorated_coroutine_holds_anew_in_each_call(ledgers: Ledgers) -> None
 
 
 def test_a_hold_turns_suspect_before_it_can_have_run_out(
-    company: Company, ledger: LockLedger
+    company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = time.monotonic()
+    """It counts from before it was asked for, and the answer took a while, of which the grant knows nothing."""
+
+    class Slowly(Policy[Connection]):
+        def check_take(self, connection: Connection, request: TakeRequest) -> None:
+            if request.verb == "hold":
+                imagined.now += 0.2
+
+    imagined = Imagined()
+    imagined.replace(monkeypatch)
+    ledger = company.open(clock=imagined.clock, policy=Slowly())
     with company.hold(ledger, "k", "run:1", ttl=3) as held:
+        assert held.grant.expires_at == held.grant.taken_at + timedelta(seconds=3)
         held.check()
-        until(lambda: held.lost, "the hold turns suspect")
-        assert time.monotonic() - began < 3
+        imagined.now = 2.69
+        held.check()
+        imagined.now = 2.71
+        assert held.lost
         assert ledger.is_locked("k")
         with pytest.raises(HoldSuspect) as suspect:
             held.check()
-        assert 2.7 <= suspect.value.silent_for < 3
+        assert suspect.value.silent_for == pytest.approx(2.71)
     assert was_released_once(ledger)
 
 
 def test_a_hold_that_was_long_in_coming_is_not_suspect_from_the_start(
-    company: Company, ledger: LockLedger
+    company: Company, ledger: LockLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By this process's clock, which is set, it comes later than it lasts."""
+    asked = threading.Event()
+
+    class Noticed(Imagined):
+        def monotonic(self) -> float:
+            asked.set()
+            return super().monotonic()
+
+    imagined = Noticed()
+    imagined.replace(monkeypatch, sleeps=False)
     ledger.take("k", "run:2")
     ledger.release("k", "run:2")
     with in_the_way(company.database, "k"):
         got: list[Held] = []
 
         def work() -> None:
-            with company.hold(ledger, "k", "run:1", ttl=1) as held:
+            with company.hold(ledger, "k", "run:1", ttl=600) as held:
                 got.append(held)
                 held.check()
 
         thread = threading.Thread(target=work)
         thread.start()
-        time.sleep(1.5)
+        assert asked.wait(30)
+        imagined.now = 1000.0
+        time.sleep(0.3)
         assert not got
     thread.join()
     assert len(got) == 1

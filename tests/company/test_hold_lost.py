@@ -77,20 +77,20 @@ def test_a_loss_is_a_note_on_the_cancellation_of_a_body(ledgers: Ledgers) -> Non
     async def main() -> None:
         async with AsyncLockLedger(ledgers.database.url) as ledger:
             notes: list[str] = []
+            taken_over = asyncio.Event()
 
             async def work() -> None:
                 try:
                     async with ledger.hold("k", "run:1"):
                         await ledger.take("k", "run:2", takeover_reason="urgent")
+                        taken_over.set()
                         await asyncio.sleep(60)
                 except asyncio.CancelledError as cancelled:
                     notes.extend(cancelled.__notes__)
                     raise
 
             task = asyncio.create_task(work())
-            while not await ledger.is_locked("k"):
-                pass
-            await asyncio.sleep(0.1)
+            await taken_over.wait()
             task.cancel()
             await asyncio.wait([task])
             assert len(notes) == 1

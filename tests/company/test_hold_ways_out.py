@@ -145,8 +145,9 @@ def test_a_task_that_is_cancelled_again_and_again_releases(ledgers: Ledgers) -> 
 def test_a_timeout_around_a_block_releases(ledgers: Ledgers) -> None:
     async def main() -> None:
         async with AsyncLockLedger(ledgers.database.url) as ledger:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3), ledger.hold("k", ttl=60, heartbeat=0.05):
+            with pytest.raises(TimeoutError):  # noqa: PT012
+                async with asyncio.timeout(None) as limit, ledger.hold("k", ttl=60, heartbeat=0.05):
+                    limit.reschedule(asyncio.get_running_loop().time() + 0.3)
                     await asyncio.sleep(60)
 
     asyncio.run(main())

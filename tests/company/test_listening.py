@@ -185,6 +185,13 @@ def test_it_works_without(postgres_company: Company) -> None:
     with waiting(ledger, "run:3") as (task,):
         server = postgres_company.database.server
         assert server is not None
+        may_return, connected = threading.Event(), listener(ledger)._connected
+
+        def later() -> Any:
+            assert may_return.wait(WAIT)
+            return connected()
+
+        listener(ledger)._connected = later  # type: ignore[method-assign]
         with server.connect() as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
@@ -194,6 +201,7 @@ def test_it_works_without(postgres_company: Company) -> None:
         until(lambda: not listener(ledger).hears.is_set(), "it is lost")
         ledger.release("k", "run:2")
         assert task.result(WAIT / 2).created
+    may_return.set()
     until(listener(ledger).hears.is_set, "it listens again")
 
 
@@ -215,7 +223,7 @@ def test_a_forked_child_listens_by_itself(postgres_ledgers: Ledgers, without_pol
         if child == 0:
             try:
                 ledger.release("k", "run:1")
-                asleep_in_child = ledger.take("j", "run:3", wait=1).created
+                asleep_in_child = ledger.take("j", "run:3", wait=WAIT).created
                 listener(ledger).hears.wait(30)
                 ledger.close()
                 os._exit(0 if asleep_in_child else 1)

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from lockledger import Grant, HoldLost, LockedByOther, LockLedger, NotHeld, WaitTimeout
-from support.company import Company, until
+from support.company import Company
 from support.hosts import Host
 from support.ledgers import SettableClock, unchanged
+from support.waits import takes
 
 
 @pytest.fixture
@@ -92,9 +93,10 @@ def test_a_wait_says_whose_hold_is_in_the_way_and_ends_when_it_ends(
     company: Company,
 ) -> None:
     ledger = company.open(scopes=True)
-    ledger.take("round:5", "run:1", ttl=0.8)
+    ledger.take("round:5", "run:1")
     with pytest.raises(WaitTimeout, match="'round:5' is held by 'run:1'"):
         ledger.take("round:5:band:2", "run:2", wait=0.2)
+    ledger.take("round:5", "run:1", ttl=0.5, if_mine="replace")
     assert ledger.take("round:5:band:2", "run:2", wait=20).created
 
 
@@ -287,13 +289,11 @@ def test_a_wait_does_not_block_behind_an_uncommitted_scope(postgres_host: Host) 
     ledger = postgres_host.ledgers.open(scopes=True)
     with postgres_host.engine.connect() as connection:
         ledger.using(connection).take("round:5", "run:1")
-        began = time.monotonic()
-        with pytest.raises(WaitTimeout) as timeout:
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout) as timeout:
             ledger.take("round:5:band:2", "run:2", wait=0.4)
-        assert time.monotonic() - began < 2
         assert timeout.value.current is None
         connection.rollback()
-    assert ledger.take("round:5:band:2", "run:2", wait=0.4).created
+    assert ledger.take("round:5:band:2", "run:2", wait=60).created
 
 
 def test_keys_taken_in_order_in_one_transaction_do_not_deadlock_with_single_takes(
@@ -378,15 +378,17 @@ TAKES: dict[str, Callable[[LockLedger, str], Grant | None]] = {
 @pytest.mark.parametrize("where", AROUND)
 @pytest.mark.parametrize("how", TAKES)
 def test_an_extension_that_came_in_time_counts_when_it_commits_late(
-    postgres_host: Host, how: str, where: str, end: str
+    postgres_host: Host, clock: SettableClock, how: str, where: str, end: str
 ) -> None:
     """Without a look at who has the rows in hand, both would be held at once."""
     held, wanted = AROUND[where]
-    ledger = postgres_host.ledgers.open(scopes=True)
-    grant = ledger.take(held, "run:1", ttl=0.6)
+    ledger = postgres_host.ledgers.open(scopes=True, clock=clock)
+    grant = ledger.take(held, "run:1", ttl=10)
     with postgres_host.engine.connect() as connection:
+        clock.set(9)
         ledger.using(connection).extend(held, "run:1", 600, token=grant.token)
-        until(lambda: not ledger.is_locked(held), "for all others it has run out")
+        clock.set(10)
+        assert not ledger.is_locked(held), "for all others it has run out"
         taking = postgres_host.blocked(lambda: TAKES[how](ledger, wanted))
         getattr(connection, end)()
     answer = taking.result(20)
@@ -394,31 +396,34 @@ def test_an_extension_that_came_in_time_counts_when_it_commits_late(
     assert (answer is None) == (end == "commit")
 
 
-def test_a_wait_does_not_block_behind_such_an_extension(postgres_host: Host) -> None:
-    ledger = postgres_host.ledgers.open(scopes=True)
-    grant = ledger.take("round:5", "run:1", ttl=0.6)
+def test_a_wait_does_not_block_behind_such_an_extension(
+    postgres_host: Host, clock: SettableClock
+) -> None:
+    ledger = postgres_host.ledgers.open(scopes=True, clock=clock)
+    grant = ledger.take("round:5", "run:1", ttl=10)
     with postgres_host.engine.connect() as connection:
+        clock.set(9)
         ledger.using(connection).extend("round:5", "run:1", 600, token=grant.token)
-        until(lambda: not ledger.is_locked("round:5"), "for all others it has run out")
-        began = time.monotonic()
-        with pytest.raises(WaitTimeout):
+        clock.set(10)
+        assert not ledger.is_locked("round:5"), "for all others it has run out"
+        with takes(0.4, 0.4), pytest.raises(WaitTimeout):
             ledger.take("round:5:a", "run:2", wait=0.4)
-        assert time.monotonic() - began < 2
         connection.commit()
     with pytest.raises(WaitTimeout, match="'round:5' is held by 'run:1'"):
         ledger.take("round:5:a", "run:2", wait=0.2)
 
 
 def test_holds_that_have_run_out_and_that_nobody_has_in_hand_are_not_waited_for(
-    postgres_host: Host,
+    postgres_host: Host, clock: SettableClock
 ) -> None:
-    ledger = postgres_host.ledgers.open(scopes=True)
-    other = postgres_host.impatient(200, scopes=True)
-    ledger.take_all(["round:5:a", "round:5:b"], "run:1", ttl=0.6)
+    ledger = postgres_host.ledgers.open(scopes=True, clock=clock)
+    other = postgres_host.impatient(200, scopes=True, clock=clock)
+    ledger.take_all(["round:5:a", "round:5:b"], "run:1", ttl=10)
     with postgres_host.engine.connect() as connection:
         ledger.using(connection).guard("round:5:a", "run:1")  # leaves its mark on the row
         connection.rollback()
-    until(lambda: not ledger.is_locked("round:5:b"), "both have run out")
+    clock.set(10)
+    assert not ledger.is_locked("round:5:b"), "both have run out"
     with postgres_host.engine.connect() as connection:
         ledger.using(connection).take("elsewhere", "run:1")
         assert other.take("round:5", "run:2").created
@@ -435,23 +440,24 @@ def test_an_extension_does_not_wait_for_takes_around_it(postgres_host: Host) -> 
         assert other.extend("round:5", "run:1", 1200, token=grant.token).token == grant.token
         again = other.take("round:5", "run:1", ttl=2400, if_mine="extend")
         assert (again.token, again.created) == (grant.token, False)
-        waited = other.take("round:5", "run:1", ttl=4800, if_mine="extend", wait=0.3)
+        waited = other.take("round:5", "run:1", ttl=4800, if_mine="extend", wait=60)
         assert waited.expires_at != again.expires_at
         connection.rollback()
 
 
 def test_an_extending_take_whose_hold_ran_out_begins_a_hold_that_covers(
-    postgres_host: Host,
+    postgres_host: Host, clock: SettableClock
 ) -> None:
     """It waits for its row as an extension, and finds that it has to begin a hold after all."""
-    ledger = postgres_host.ledgers.open(scopes=True)
-    ledger.take("round:5", "run:1", ttl=0.6)
+    ledger = postgres_host.ledgers.open(scopes=True, clock=clock)
+    ledger.take("round:5", "run:1", ttl=10)
     with postgres_host.engine.connect() as connection:
-        ledger.using(connection).extend("round:5", "run:1", 0.61)
+        clock.set(1)
+        ledger.using(connection).extend("round:5", "run:1", 10)
         taking = postgres_host.blocked(
             lambda: ledger.try_take("round:5", "run:1", ttl=600, if_mine="extend")
         )
-        time.sleep(0.7)
+        clock.set(11)
         ledger.using(connection).take("round:5:a", "run:2")
         connection.commit()
     assert taking.result(20) is None

@@ -24,29 +24,35 @@ from lockledger import (
     WaitTimeout,
 )
 from lockledger.waiting import LONGEST_PAUSE, Patience, pauses, wait_for
-from support.company import SOAK, Company
+from support.company import SOAK, Company, until
 from support.hosts import Host
 from support.in_the_way import in_the_way
 from support.ledgers import SettableClock, unchanged
-from support.waits import Meanwhile, takes
+from support.waits import Imagined, Meanwhile, Tries, pausing, takes
 
 # What is granted.
 
 
 def test_a_free_lock_is_granted_at_once(ledger: LockLedger) -> None:
-    with takes(0, 1):
+    with takes(0, 0):
         assert ledger.take("k", "run:1", wait=60).created
         assert not ledger.take("k", "run:1", wait=60).created
 
 
 def test_a_lock_is_granted_soon_after_it_is_released(ledger: LockLedger) -> None:
+    """By the first question that is asked after it, within a pause."""
     ledger.take("k", "run:2")
+    tries = Tries(ledger)
     waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30, ttl=600))
-    time.sleep(0.5)
+    until(lambda: tries.begun > 1, "it waits")
+    time.sleep(0.3)
     assert waiting.runs
-    with takes(0, LONGEST_PAUSE):
-        ledger.release("k", "run:2")
+    ledger.release("k", "run:2")
+    before = tries.begun
+    with pausing() as meant:
         grant: Grant = waiting.answer()
+    assert tries.begun <= before + 1
+    assert sum(meant) <= LONGEST_PAUSE
     released, taken = list(ledger.history("k"))[-2:]
 
     assert (grant.created, grant.token) == (True, 3)
@@ -54,11 +60,16 @@ def test_a_lock_is_granted_soon_after_it_is_released(ledger: LockLedger) -> None
     assert grant.expires_at == grant.taken_at + timedelta(seconds=600)
 
 
-def test_a_lock_is_granted_just_when_it_runs_out(company: Company, ledger: LockLedger) -> None:
+def test_a_lock_is_granted_just_when_it_runs_out(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imagined = Imagined()
+    imagined.replace(monkeypatch)
+    ledger = company.open(clock=imagined.clock)
     held = ledger.take("k", "run:2", ttl=1.3)
     grant = ledger.take("k", "run:1", wait=30, ttl=1.3)
     assert held.expires_at is not None
-    assert timedelta(0) <= grant.taken_at - held.expires_at < timedelta(seconds=0.6)
+    assert timedelta(0) <= grant.taken_at - held.expires_at < timedelta(seconds=0.06)
     assert grant.expires_at == grant.taken_at + timedelta(seconds=1.3)
     assert [entry.action for entry in ledger.history("k")] == [
         "LockTaken",
@@ -74,16 +85,17 @@ def test_the_ttl_may_be_shorter_than_the_wait(ledger: LockLedger) -> None:
 
 
 def test_try_take_waits_too(ledger: LockLedger) -> None:
-    ledger.take("k", "run:2", ttl=0.5)
+    ledger.take("k", "run:2")
     with takes(0.1, 0.1):
         assert ledger.try_take("k", "run:1", wait=0.1) is None
+    ledger.take("k", "run:2", ttl=0.5, if_mine="replace")
     assert ledger.try_take("k", "run:1", wait=timedelta(seconds=30)) is not None
 
 
 def test_who_holds_the_lock_already_does_not_wait(company: Company) -> None:
     ledger = company.open()
     grant = ledger.take("k", "run:1", ttl=600)
-    with takes(0, 1):
+    with takes(0, 0):
         assert ledger.take("k", "run:1", wait=30).token == grant.token
         assert ledger.take("k", "run:1", wait=30, ttl=1200, if_mine="extend").token == grant.token
         assert ledger.take("k", "run:1", wait=30, if_mine="replace").token > grant.token
@@ -91,10 +103,11 @@ def test_who_holds_the_lock_already_does_not_wait(company: Company) -> None:
 
 
 def test_who_must_not_hold_it_twice_waits_for_his_own_hold(ledger: LockLedger) -> None:
-    ledger.take("k", "run:1", ttl=0.5)
+    ledger.take("k", "run:1")
     with pytest.raises(WaitTimeout) as timeout:
         ledger.take("k", "run:1", wait=0.1, if_mine="refuse")
     assert timeout.value.same_holder
+    ledger.take("k", "run:1", ttl=0.5, if_mine="replace")
     assert ledger.take("k", "run:1", wait=30, if_mine="refuse").created
 
 
@@ -112,11 +125,20 @@ def test_a_wait_that_ends_names_the_holder(company: Company, ledger: LockLedger)
     assert told.current.grant(created=True) == grant
 
 
-def test_a_wait_that_ends_names_who_holds_the_lock_then(ledger: LockLedger) -> None:
+def test_a_wait_that_ends_names_who_holds_the_lock_then(
+    ledger: LockLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends when the test says so."""
+    imagined = Imagined()
+    imagined.replace(monkeypatch, sleeps=False)
     ledger.take("k", "run:2")
+    tries = Tries(ledger)
     waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=1))
-    time.sleep(0.3)
+    until(lambda: tries.begun, "it asks")
     ledger.take("k", "run:3", takeover_reason="urgent")
+    before = tries.begun
+    until(lambda: tries.begun > before + 1, "it has asked again")
+    imagined.now = 1.0
     with pytest.raises(WaitTimeout) as timeout:
         waiting.answer()
     assert timeout.value.current is not None
@@ -157,10 +179,17 @@ def test_a_wait_in_a_callers_transaction_is_refused(host: Host) -> None:
         connection.rollback()
 
 
-def test_an_instant_that_passes_while_waiting_ends_the_wait(ledger: LockLedger) -> None:
+def test_an_instant_that_passes_while_waiting_ends_the_wait(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imagined = Imagined()
+    imagined.replace(monkeypatch)
+    ledger = company.open(clock=imagined.clock)
     ledger.take("k", "run:2", ttl=600)
-    with takes(0.3, 0.6), pytest.raises(InvalidTtl, match="has passed while waiting for 'k'"):
-        ledger.take("k", "run:1", wait=30, ttl=datetime.now(UTC) + timedelta(seconds=0.5))
+    until_when = imagined.clock() + timedelta(seconds=0.5)
+    with pytest.raises(InvalidTtl, match="has passed while waiting for 'k'"):
+        ledger.take("k", "run:1", wait=30, ttl=until_when)
+    assert 0.5 <= imagined.now < 0.56
 
 
 def test_an_instant_that_passes_behind_an_open_transaction_ends_the_wait(
@@ -214,6 +243,7 @@ class Asked(Policy[Connection]):
     def check_take(self, connection: Connection, request: TakeRequest) -> None:
         self.log.append(f"check {request.verb} {request.current and request.current.holder}")
         if self.closed:
+            self.log.append("closed")
             raise NotLockable("closed", code="ROUND_CLOSED", key=request.key)
 
     def recorded(self, connection: Connection, events: Sequence[RecordedEvent]) -> None:
@@ -223,8 +253,12 @@ class Asked(Policy[Connection]):
 def test_the_policy_is_asked_in_each_try(company: Company) -> None:
     policy = Asked()
     ledger = company.open(policy=policy)
-    company.open().take("k", "run:2", ttl=0.3)
-    ledger.take("k", "run:1", wait=20)
+    other = company.open()
+    other.take("k", "run:2")
+    waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30))
+    until(lambda: len(policy.log) >= 4, "it is asked in two tries")
+    other.release("k", "run:2")
+    waiting.answer()
 
     tries, rest = divmod(len(policy.log) - 1, 2)
     assert rest == 0
@@ -240,11 +274,13 @@ def test_what_the_policy_refuses_ends_the_wait_at_once(company: Company) -> None
     ledger = company.open(policy=policy)
     company.open().take("k", "run:2")
     waiting = Meanwhile(lambda: ledger.take("k", "run:1", wait=30))
-    time.sleep(0.3)
+    until(lambda: len(policy.log) >= 4, "it is asked in two tries")
     policy.closed = True
-    with takes(0, LONGEST_PAUSE), pytest.raises(NotLockable) as refused:
+    with pausing() as meant, pytest.raises(NotLockable) as refused:
         waiting.answer()
     assert refused.value.code == "ROUND_CLOSED"
+    assert policy.log.count("closed") == 1
+    assert sum(meant) <= LONGEST_PAUSE
 
 
 def test_a_policy_that_blocks_does_not_hold_a_wait_up(postgres_host: Host) -> None:
@@ -268,24 +304,6 @@ def test_a_policy_that_blocks_does_not_hold_a_wait_up(postgres_host: Host) -> No
 
 
 # How often it is asked.
-
-
-class Imagined:
-    """Time that passes only by sleeping."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float, current: object = None) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-    def clock(self) -> datetime:
-        return datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=self.now)
 
 
 @pytest.mark.parametrize("days", [1 / 86_400, 0.01, min(30, SOAK)])

@@ -48,7 +48,7 @@ def test_processes_that_take_and_release_are_alone_with_their_lock(
     ledgers: Ledgers, keys: int
 ) -> None:
     names = [f"key:{number}" for number in range(keys)]
-    slots = processes().RawArray("q", keys)
+    slots = processes().RawArray("q", keys + PROCESSES)
     given = [
         (ledgers.database.url, number, names, turns(ledgers, 150, 40))
         for number in range(PROCESSES)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from threading import Event
 from typing import Any, TypeVar
@@ -16,8 +16,12 @@ from sqlalchemy import Connection
 
 from lockledger import HoldChanged, LockedByOther, LockLedger, NotLockHolder
 from lockledger.adapters.postgres import PostgresEventStore
+from support.company import until
 from support.hosts import Host
 from support.in_the_way import clock_of, in_the_way
+from support.ledgers import SettableClock
+from support.stories import at
+from support.waits import decisions_of
 
 T = TypeVar("T")
 STALE = 0.5
@@ -69,14 +73,15 @@ def test_a_take_behind_another_first_take_that_rolls_back_is_live_for_its_whole_
 ) -> None:
     with open_transaction(host) as connection:
         ledger.using(connection).take("k", "ann")
-        running = waiting(host, lambda: (ledger.take("k", "ben", ttl=TTL), ledger.holder_of("k")))
+        running = waiting(host, lambda: (ledger.take("k", "ben", ttl=600), ledger.holder_of("k")))
         over = clock_of(host.database)
         connection.rollback()
     grant, holder = answer(running)
     assert (grant.token, grant.created) == (1, True)
     assert grant.taken_at >= over
-    assert grant.expires_at == grant.taken_at + TTL
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=600)
     assert holder is not None
+    assert holder.grant(created=True) == grant
 
 
 def test_what_a_savepoint_took_back_stands_in_nobodys_way(postgres_host: Host) -> None:
@@ -92,7 +97,7 @@ def test_what_a_savepoint_took_back_stands_in_nobodys_way(postgres_host: Host) -
         early = waiting(postgres_host, lambda: ledger.try_take("k", "cid"))
         savepoint.rollback()
         late = postgres_host.meanwhile(lambda: ledger.take("k", "ben"))
-        assert late.result(timeout=5).holder == "ben"
+        assert answer(late).holder == "ben"
         with pytest.raises(LockedByOther):
             ledger.using(connection).take("k", "ann")
         connection.commit()
@@ -199,7 +204,7 @@ def test_other_locks_do_not_wait_for_an_open_transaction(postgres_host: Host) ->
     with open_transaction(postgres_host) as connection:
         ledger.using(connection).take("k", "ann")
         running = postgres_host.meanwhile(lambda: ledger.take("another", "ben"))
-        assert running.result(timeout=5).created
+        assert answer(running).created
         connection.commit()
 
 
@@ -218,9 +223,10 @@ def test_what_is_recorded_is_never_decided_earlier_than_250_ms_before_it_got_its
     host: Host, ledger: LockLedger, seconds: float
 ) -> None:
     ledger.take("k", "ann")
-    with in_the_way(host.database, "k"):
+    with in_the_way(host.database, "k"), decisions_of(ledger) as decisions:
         call = partial(ledger.take, "k", "ben", takeover_reason="urgent")
         running = host.blocked(call) if host.postgres else host.meanwhile(call)
+        until(lambda: decisions, "it has decided")
         time.sleep(seconds)
         over = clock_of(host.database)
     taken_at = answer(running).taken_at
@@ -257,23 +263,24 @@ def test_a_take_that_had_locked_for_an_extension_waits_for_a_guard_before_it_dec
     postgres_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is locked so that guards may stay; then the hold turns out to have run out, and a guard is in the way."""
-    ledger, database = postgres_host.ledger, postgres_host.database
+    clock, database = SettableClock(), postgres_host.database
+    first, ledger = (postgres_host.ledgers.open(clock=clock) for _ in range(2))
     monkeypatch.setattr(PostgresEventStore, "optimistic_attempts", 0)
-    ledger.take("k", "ben", ttl=0.6)
+    first.take("k", "ben", ttl=10)  # which the other does not remember
     with open_transaction(postgres_host) as connection:
         ledger.using(connection).guard("k", "ben")
         with database.server.connect(database.name) as other:  # type: ignore[union-attr]
             other.execute("BEGIN")
             other.execute("SELECT FROM public.lockledger_current_holders FOR NO KEY UPDATE")
             running = postgres_host.blocked(
-                lambda: ledger.take("k", "ben", ttl=TTL + TOLERANCE * 4, if_mine="extend")
+                lambda: ledger.take("k", "ben", ttl=20, if_mine="extend")
             )
-            time.sleep(0.8)
+            clock.set(10)
             other.execute("ROLLBACK")
         time.sleep(1.5)
         assert not running.done()
-        over: datetime = clock_of(database)
+        clock.set(50)
         connection.commit()
     grant: Any = answer(running)
     assert grant.created
-    assert grant.taken_at >= over
+    assert grant.taken_at == at(50)

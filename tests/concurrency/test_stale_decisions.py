@@ -1,12 +1,13 @@
 """A call that had to wait for another transaction decides with the time after the wait.
 
-All calls wait at once, each on a lock of its own, behind one transaction that is open for longer than their ttl.
+All calls wait at once, each on a lock of its own, behind one transaction that is open until what was short is over.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,15 +26,16 @@ from lockledger import (
     LockLedgerError,
     NotHeld,
 )
+from support.company import until
 from support.databases import KINDS, Servers
 from support.hosts import Host, host_on
 from support.in_the_way import clock_of, in_the_way
 from support.ledgers import proven
+from support.waits import Missed, anew, decisions_of
 
-WAIT = 2.5
-TTL = timedelta(seconds=1)
+TTL = timedelta(minutes=10)
 SHORT = 1.5
-"""Seconds of holds that are live when a call first looks, and have run out when it gets its turn."""
+"""Seconds of holds that are live when a call first decides, and have run out when it gets its turn."""
 
 
 def free(ledger: LockLedger, key: str) -> None:
@@ -49,7 +51,9 @@ SITUATIONS: dict[str, tuple[Callable[[LockLedger, str], Any], Callable[[LockLedg
     "take": (free, lambda ledger, key: ledger.take(key, "ben", ttl=TTL)),
     "take until an instant": (
         free,
-        lambda ledger, key: ledger.take(key, "ben", ttl=datetime.now(UTC) + TTL),
+        lambda ledger, key: ledger.take(
+            key, "ben", ttl=datetime.now(UTC) + timedelta(seconds=SHORT)
+        ),
     ),
     "takeover": (
         held("ann"),
@@ -119,35 +123,48 @@ def waited(
         proven(database) as ledgers,
         host_on(ledgers) as host,
     ):
-        yield all_wait(host)
+        yield anew(partial(all_wait, host))
 
 
-def all_wait(host: Host) -> Waited:
-    ledger = host.ledger
-    for key, (prepare, _) in SITUATIONS.items():
-        prepare(ledger, key)
-    before = {key: len(history(ledger, key)) for key in SITUATIONS}
+def all_wait(host: Host, mark: str) -> Waited:
+    ledger, database, short = host.ledger, host.database, timedelta(seconds=SHORT)
+    keys = {name: f"{mark}:{name}" for name in SITUATIONS}
+    begun = clock_of(database)
+    for name, (prepare, _) in SITUATIONS.items():
+        prepare(ledger, keys[name])
+    before = {name: len(history(ledger, key)) for name, key in keys.items()}
 
-    def outcome(key: str) -> tuple[Any, Hold | None]:
+    def outcome(name: str) -> tuple[Any, Hold | None]:
         try:
-            result = SITUATIONS[key][1](ledger, key)
+            result = SITUATIONS[name][1](ledger, keys[name])
         except LockLedgerError as refused:
             result = refused
-        return result, ledger.holder_of(key)
+        return result, ledger.holder_of(keys[name])
 
-    with in_the_way(host.database, *SITUATIONS):
-        running = {key: host.meanwhile(partial(outcome, key)) for key in SITUATIONS}
-        time.sleep(WAIT)
-        assert [key for key, future in running.items() if future.done()] == []
-        over = clock_of(host.database)
-    results = {key: future.result(timeout=30) for key, future in running.items()}
+    with in_the_way(database, *keys.values()), decisions_of(ledger) as decisions:
+        running = {name: host.meanwhile(partial(outcome, name)) for name in SITUATIONS}
+        until(lambda: len(decisions) == len(running) or ended(running), "all have decided")
+        over = clock_of(database)
+        missed = over >= begun + short or len(decisions) < len(running)
+        if not missed:
+            until(lambda: clock_of(database) > over + short, "what was short is over")
+            time.sleep(0.1)
+            assert ended(running) == []
+            over = clock_of(database)
+    results = {name: future.result(timeout=30) for name, future in running.items()}
+    if missed:
+        raise Missed  # some were so late that the holds had run out before
     return Waited(
-        outcomes={key: result for key, (result, _) in results.items()},
-        holders={key: holder for key, (_, holder) in results.items()},
-        entries={key: history(ledger, key) for key in SITUATIONS},
+        outcomes={name: result for name, (result, _) in results.items()},
+        holders={name: holder for name, (_, holder) in results.items()},
+        entries={name: history(ledger, key) for name, key in keys.items()},
         before=before,
         over=over,
     )
+
+
+def ended(running: dict[str, Future[Any]]) -> list[str]:
+    return [name for name, future in running.items() if future.done()]
 
 
 def history(ledger: LockLedger, key: str) -> list[AuditEntry]:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lockledger import HoldLost, LockedByOther, LockLedger, NotHeld, NotLockHolder
+from support.lasting import lasting, while_live
 from support.ledgers import Ledgers
 
-# Long enough for a call or two to come in time, also on a busy machine.
-TTL = 0.8
+TTL = 0.4
 
 
 @pytest.fixture
@@ -27,27 +27,30 @@ def wait_for(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_hold_lasts_exactly_its_ttl_from_the_grant(ledger: LockLedger) -> None:
-    before = datetime.now(UTC)
-    grant = ledger.take("k", "run:1", ttl=TTL)
-    after = datetime.now(UTC)
+def test_a_hold_lasts_exactly_its_ttl_from_the_grant(ledgers: Ledgers, ledger: LockLedger) -> None:
+    def story(key: str, ttl: float) -> None:
+        before = datetime.now(UTC)
+        grant = ledger.take(key, "run:1", ttl=ttl)
+        after = datetime.now(UTC)
 
-    assert grant.expires_at is not None
-    assert grant.expires_at - grant.taken_at == timedelta(seconds=TTL)
-    skew = timedelta(seconds=1)  # the server's clock may be another machine's
-    assert before - skew <= grant.taken_at <= after + skew
-    with pytest.raises(LockedByOther):
-        ledger.take("k", "run:2")
+        assert grant.expires_at is not None
+        assert grant.expires_at - grant.taken_at == timedelta(seconds=ttl)
+        skew = timedelta(seconds=1)  # the server's clock may be another machine's
+        assert before - skew <= grant.taken_at <= after + skew
+        with while_live(ledgers.database, grant.expires_at), pytest.raises(LockedByOther):
+            ledger.take(key, "run:2")
 
-    wait_for(lambda: not ledger.is_locked("k"))
+        wait_for(lambda: not ledger.is_locked(key))
 
-    taken = ledger.take("k", "run:2")
-    assert taken.taken_at >= grant.expires_at
-    assert [(entry.action, entry.occurred_at) for entry in ledger.history("k")] == [
-        ("LockTaken", grant.taken_at),
-        ("LockExpired", grant.expires_at),
-        ("LockTaken", taken.taken_at),
-    ]
+        taken = ledger.take(key, "run:2")
+        assert taken.taken_at >= grant.expires_at
+        assert [(entry.action, entry.occurred_at) for entry in ledger.history(key)] == [
+            ("LockTaken", grant.taken_at),
+            ("LockExpired", grant.expires_at),
+            ("LockTaken", taken.taken_at),
+        ]
+
+    lasting(story)
 
 
 def test_who_ran_out_can_neither_extend_nor_release_the_next_holders_hold(
@@ -71,37 +74,51 @@ def test_who_ran_out_can_neither_extend_nor_release_the_next_holders_hold(
     assert ledger.is_locked("k")
 
 
-def test_an_extension_counts_from_now(ledger: LockLedger) -> None:
-    grant = ledger.take("k", "run:1", ttl=TTL)
-    time.sleep(TTL / 4)
-    extended = ledger.extend("k", "run:1", TTL)
+def test_an_extension_counts_from_now(ledgers: Ledgers, ledger: LockLedger) -> None:
+    def story(key: str, ttl: float) -> None:
+        grant = ledger.take(key, "run:1", ttl=ttl)
+        time.sleep(ttl / 4)
+        with while_live(ledgers.database, grant.expires_at):
+            extended = ledger.extend(key, "run:1", ttl)
 
-    assert grant.expires_at is not None
-    assert extended.expires_at is not None
-    assert extended.expires_at - grant.expires_at >= timedelta(seconds=TTL / 4)
-    wait_for(lambda: not ledger.is_locked("k"))
-    with pytest.raises(NotHeld):
-        ledger.extend("k", "run:1", TTL)
+        assert grant.expires_at is not None
+        assert extended.expires_at is not None
+        assert extended.expires_at - grant.expires_at >= timedelta(seconds=ttl / 4)
+        wait_for(lambda: not ledger.is_locked(key))
+        with pytest.raises(NotHeld):
+            ledger.extend(key, "run:1", ttl)
 
-
-def test_an_instant_ends_a_hold_at_that_instant(ledger: LockLedger) -> None:
-    until = datetime.now(UTC) + timedelta(seconds=TTL)
-
-    assert ledger.take("k", "run:1", ttl=until).expires_at == until
-    wait_for(lambda: not ledger.is_locked("k"))
-    assert ledger.take("k", "run:2").created
+    lasting(story)
 
 
-def test_a_take_over_begins_a_new_ttl(ledger: LockLedger) -> None:
-    ledger.take("k", "run:1", ttl=TTL)
-    taken_over = ledger.take("k", "run:2", ttl=TTL, takeover_reason="urgent")
-    replaced = ledger.take("k", "run:2", ttl=TTL, if_mine="replace")
+def test_an_instant_ends_a_hold_at_that_instant(ledgers: Ledgers, ledger: LockLedger) -> None:
+    def story(key: str, ttl: float) -> None:
+        until = datetime.now(UTC) + timedelta(seconds=ttl)
 
-    for grant in (taken_over, replaced):
-        assert grant.expires_at == grant.taken_at + timedelta(seconds=TTL)
-    assert replaced.taken_over_from == "run:2"
-    wait_for(lambda: not ledger.is_locked("k"))
-    assert ledger.release("k", "run:2") is False
+        with while_live(ledgers.database, until):
+            assert ledger.take(key, "run:1", ttl=until).expires_at == until
+        wait_for(lambda: not ledger.is_locked(key))
+        assert ledger.take(key, "run:2").created
+
+    lasting(story)
+
+
+def test_a_take_over_begins_a_new_ttl(ledgers: Ledgers, ledger: LockLedger) -> None:
+    def story(key: str, ttl: float) -> None:
+        taken = ledger.take(key, "run:1", ttl=ttl)
+        with while_live(ledgers.database, taken.expires_at):
+            taken_over = ledger.take(key, "run:2", ttl=ttl, takeover_reason="urgent")
+            assert taken_over.taken_over_from == "run:1"
+        with while_live(ledgers.database, taken_over.expires_at):
+            replaced = ledger.take(key, "run:2", ttl=ttl, if_mine="replace")
+            assert replaced.taken_over_from == "run:2"
+
+        for grant in (taken_over, replaced):
+            assert grant.expires_at == grant.taken_at + timedelta(seconds=ttl)
+        wait_for(lambda: not ledger.is_locked(key))
+        assert ledger.release(key, "run:2") is False
+
+    lasting(story)
 
 
 def test_a_hold_without_expiry_stays(ledger: LockLedger) -> None:

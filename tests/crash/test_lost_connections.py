@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from lockledger import OutcomeUnknown
 from support.hosts import Host, host_on
 from support.in_the_way import in_the_way
+from support.killed import decide_at_leisure
 from support.ledgers import Ledgers
 from support.proof import count_rows
 from support.proxies import proxy_of
@@ -27,8 +28,9 @@ COMMIT = "COMMIT\0"
 
 
 @pytest.fixture
-def postgres_host(postgres_ledgers: Ledgers) -> Iterator[Host]:
+def postgres_host(postgres_ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host on each PostgreSQL server in turn, where ann holds `k`."""
+    decide_at_leisure(monkeypatch.setattr)
     postgres_ledgers.may_log_errors = True
     with host_on(postgres_ledgers) as host:
         host.ledger.take("k", "ann", ttl=3600)

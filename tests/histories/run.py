@@ -28,6 +28,7 @@ from histories.checker import check
 from histories.faults import Crew, Faults
 from lockledger import LockLedger
 from support.checkout import commit
+from support.company import until
 from support.databases import Database, migrate, new_database, sqlite_file
 from support.postgres import embedded_postgres
 from support.proof import prove
@@ -64,7 +65,9 @@ def judge(
             crew = Crew(database, proxy, folder, seed, workers)
             making = Faults(database, crew, proxy, random.Random(seed))
             try:
+                until(lambda: _told(folder) >= {"granted"}, "the workers are at work")
                 making.make(faults)
+                until(lambda: _told(folder) >= {"granted", "failed"}, "a call fails")
             finally:
                 verdict.wrong += crew.end()
                 making.close()
@@ -82,6 +85,11 @@ def judge(
                 f"the subscriber saw {len(seen)} of {len(everything)} events, or in another order"
             )
     return verdict
+
+
+def _told(folder: Path) -> set[str]:
+    """What callers have been told up to now."""
+    return {call.answer(key).told for call in calls_in(folder) for key in call.keys}
 
 
 def _judge(verdict: Verdict, database: Database, ledger: LockLedger, calls: list[Call]) -> None:

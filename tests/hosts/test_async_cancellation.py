@@ -296,7 +296,7 @@ def test_a_take_that_waits_for_another_transaction_can_be_cancelled(postgres_hos
             assert not waiting.done()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(waiting, 5)
+                await asyncio.wait_for(waiting, 60)
             await slow.commit()
             assert [entry.holder for entry in await asked.ledger.history("k")] == ["run:1"]
             assert await asked.ledger.release("k", "run:1")

@@ -26,8 +26,8 @@ from lockledger import (
 from support.hosts import Host
 
 RACES = 100
-WITHIN = 5.0
-"""Seconds in which a heartbeat must be through: it waits for a takeover at most, never for a guard."""
+WITHIN = 60.0
+"""Seconds in which whatever must happen has happened, also on a busy machine."""
 
 
 LOST = "lost by takeover to taker: urgent"
@@ -57,7 +57,7 @@ class Race:
     first: str
     editor_is_in: threading.Event = field(default_factory=threading.Event)
     taker_is_in: threading.Event = field(default_factory=threading.Event)
-    heartbeats: int = 0
+    beaten: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.key = f"document:{self.number}"
@@ -71,6 +71,10 @@ class Race:
                 self.host.ledger.using(session).guard(self.key, "editor", token=self.grant.token)
             except HoldLost as loss:
                 return f"lost by {loss.ended_by} to {loss.ended_by_actor}: {loss.reason}"
+            if self.first == "editor":
+                for _ in range(2):  # the second has begun since
+                    self.beaten.clear()
+                    assert self.beaten.wait(WITHIN), "a heartbeat waits for the guard"
             self.editor_is_in.set()
             time.sleep(random.uniform(0, 0.01))
             write(session, self.number, "edited")
@@ -90,17 +94,14 @@ class Race:
             time.sleep(random.uniform(0, 0.005))
             return found
 
-    def beat(self) -> float:
-        """Extends until the hold is lost; gives the longest time that one extension took."""
-        longest = 0.0
+    def beat(self) -> None:
+        """Extends until the hold is lost: it waits for a takeover at most, never for a guard."""
         while True:
-            began = time.monotonic()
             try:
                 self.host.ledger.extend(self.key, "editor", 900, token=self.grant.token)
             except HoldLost:
-                return max(longest, time.monotonic() - began)
-            self.heartbeats += 1
-            longest = max(longest, time.monotonic() - began)
+                return
+            self.beaten.set()
             time.sleep(0.002)
 
     def run(self) -> str:
@@ -108,7 +109,7 @@ class Race:
         taking = self.host.meanwhile(self.take_over)
         beating = self.host.meanwhile(self.beat)
         outcome, found = editing.result(WITHIN), taking.result(WITHIN)
-        assert beating.result(WITHIN) < WITHIN
+        beating.result(WITHIN)
         assert found == ("edited" if outcome == "edited" else "draft"), self
         # Whatever came of it, the old holder is refused from now on.
         self.first = "editor"
@@ -122,11 +123,9 @@ def test_a_hundred_takeovers_against_guarded_edits(postgres_host: Host) -> None:
         for number in range(RACES):
             host.write(session, number)
     outcomes = Counter[str]()
-    heartbeats = 0
     for number in range(RACES):
         race = Race(host, number, ("editor", "taker", "nobody")[number % 3])
         outcomes[race.run()] += 1
-        heartbeats += race.heartbeats
 
     assert set(outcomes) == {"edited", LOST}
     assert min(outcomes.values()) >= RACES // 3
@@ -134,7 +133,6 @@ def test_a_hundred_takeovers_against_guarded_edits(postgres_host: Host) -> None:
         "edited": outcomes["edited"],
         "draft": outcomes[LOST],
     }
-    assert heartbeats >= outcomes["edited"]
 
 
 # The one order of locks
@@ -211,6 +209,7 @@ def test_the_lock_and_then_the_hosts_row_may_meet_in_a_deadlock_which_is_a_confl
     host.ledger.take("document:1", "editor")
     ledger = host.ledgers.open(policy=LocksTheDocument())
     with host.session() as editor, host.session() as taker:
+        editor.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '10min'")
         taker.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '50ms'")
         write(taker, 1, "by the taker")
         host.ledger.using(editor).guard("document:1", "editor")
@@ -219,7 +218,7 @@ def test_the_lock_and_then_the_hosts_row_may_meet_in_a_deadlock_which_is_a_confl
         with pytest.raises(ConcurrencyConflict, match="part of a deadlock") as conflict:
             ledger.using(taker).take("document:1", "taker", takeover_reason="urgent")
         taker.rollback()
-        editing.result(10)
+        editing.result(WITHIN)
         editor.commit()
 
         cause = conflict.value.__cause__
@@ -241,6 +240,7 @@ def test_a_guard_may_be_the_one_that_gives_way(postgres_host: Host) -> None:
         host.write(session, 1)
     host.ledger.take("document:1", "editor")
     with host.session() as editor, host.session() as taker:
+        taker.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '10min'")
         editor.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '50ms'")
         host.ledger.using(taker).take("document:1", "taker", takeover_reason="urgent")
         write(editor, 1, "by the editor")
@@ -248,7 +248,7 @@ def test_a_guard_may_be_the_one_that_gives_way(postgres_host: Host) -> None:
         with pytest.raises(ConcurrencyConflict, match="part of a deadlock"):
             host.ledger.using(editor).guard("document:1", "editor")
         editor.rollback()
-        taking.result(10)
+        taking.result(WITHIN)
         taker.commit()
 
     assert host.documents() == {1: "by the taker"}
@@ -276,6 +276,7 @@ def test_several_keys_out_of_order_may_and_the_transaction_is_run_again(
     host = postgres_host
     host.ledgers.may_log_errors = True
     with host.session() as one, host.session() as other:
+        one.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '10min'")
         other.connection().exec_driver_sql("SET LOCAL deadlock_timeout = '50ms'")
         host.ledger.using(one).take("a", "run:1")
         host.ledger.using(other).take("b", "run:2")
@@ -283,7 +284,7 @@ def test_several_keys_out_of_order_may_and_the_transaction_is_run_again(
         with pytest.raises(ConcurrencyConflict, match="run the transaction again"):
             host.ledger.using(other).take("a", "run:2")
         other.rollback()
-        assert waiting.result(10).created
+        assert waiting.result(WITHIN).created
         one.commit()
         with pytest.raises(LockedByOther):
             host.ledger.using(other).take("b", "run:2")

@@ -51,7 +51,7 @@ def test_s03_a_token_lives_in_the_grant_and_not_in_the_task(host: Host) -> None:
 
             async def second() -> None:
                 await taken.wait()
-                grants.append(await ledger.take("k", "A", if_mine="refuse", wait=10))
+                grants.append(await ledger.take("k", "A", if_mine="refuse", wait=60))
 
             loss, _ = await asyncio.gather(first(), second())
             return grants, loss
@@ -104,11 +104,11 @@ def test_s42_a_transaction_that_began_long_ago_grants_with_the_time_of_the_take(
         connection.exec_driver_sql("SELECT now()")
         time.sleep(1)
         before = host.ledger.take("clock", "run:1", if_mine="replace").taken_at
-        grant = host.ledger.using(connection).take("k", "A", ttl=10)
+        grant = host.ledger.using(connection).take("k", "A", ttl=60)
         connection.commit()
 
     assert grant.taken_at >= before
-    assert grant.expires_at == grant.taken_at + timedelta(seconds=10)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=60)
     assert host.ledger.try_take("k", "B") is None
 
 

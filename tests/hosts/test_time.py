@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from lockledger import Grant, InvalidTtl, LockedByOther
 from support.hosts import Host
+from support.lasting import lasting, while_live
 
 OLD = 1.5
 """Seconds that a transaction is open before it takes. Whoever had these to believe in would be wrong by that."""
@@ -37,11 +38,11 @@ def test_an_old_transaction_grants_with_the_time_of_the_take(postgres_host: Host
     with begun(host) as session:
         time.sleep(OLD)
         before = clock(host)
-        grant = host.ledger.using(session).take("k", "run:1", ttl=10)
+        grant = host.ledger.using(session).take("k", "run:1", ttl=60)
         session.commit()
 
     assert before <= grant.taken_at <= clock(host)
-    assert grant.expires_at == grant.taken_at + timedelta(seconds=10)
+    assert grant.expires_at == grant.taken_at + timedelta(seconds=60)
     with pytest.raises(LockedByOther) as refusal:
         host.ledger.take("k", "run:2")
     assert refusal.value.current is not None
@@ -70,58 +71,76 @@ def test_every_instant_that_an_old_transaction_records_is_its_own(postgres_host:
 
 def test_two_old_transactions_never_both_win(postgres_host: Host) -> None:
     host = postgres_host
-    with begun(host) as one, begun(host) as other:
-        time.sleep(OLD)
-        won = host.ledger.using(one).take("k", "run:1", ttl=OLD)
-        losing = host.blocked(lambda: host.ledger.using(other).try_take("k", "run:2", ttl=OLD))
-        one.commit()
-        assert losing.result() is None
-        other.commit()
 
-    held = host.ledger.holder_of("k")
-    assert held is not None
-    assert held.grant(created=True) == won
+    def story(key: str, old: float) -> None:
+        with begun(host) as one, begun(host) as other:
+            time.sleep(old)
+            ends = clock(host) + timedelta(seconds=old)
+            won = host.ledger.using(one).take(key, "run:1", ttl=old)
+            with while_live(host.database, ends):
+                losing = host.blocked(
+                    lambda: host.ledger.using(other).try_take(key, "run:2", ttl=old)
+                )
+                one.commit()
+                assert losing.result() is None
+                held = host.ledger.holder_of(key)
+                assert held is not None
+            other.commit()
+
+        assert held.grant(created=True) == won
+
+    lasting(story, OLD, 15.0)
 
 
 def test_two_old_transactions_take_one_after_the_other_once_the_first_has_run_out(
     postgres_host: Host,
 ) -> None:
     host = postgres_host
-    with begun(host) as one, begun(host) as other:
-        time.sleep(OLD)
-        first = host.ledger.using(one).take("k", "run:1", ttl=0.2)
-        one.commit()
-        assert host.ledger.using(other).try_take("k", "run:2") is None
-        time.sleep(0.25)
-        second = host.ledger.using(other).take("k", "run:2", ttl=60)
-        other.commit()
 
-    assert first.expires_at is not None
-    assert second.taken_at >= first.expires_at
-    assert [entry.action for entry in host.ledger.history("k")] == [
-        "LockTaken",
-        "LockExpired",
-        "LockTaken",
-    ]
+    def story(key: str, ttl: float) -> None:
+        with begun(host) as one, begun(host) as other:
+            time.sleep(OLD)
+            first = host.ledger.using(one).take(key, "run:1", ttl=ttl)
+            one.commit()
+            with while_live(host.database, first.expires_at):
+                assert host.ledger.using(other).try_take(key, "run:2") is None
+            time.sleep(ttl + 0.05)
+            second = host.ledger.using(other).take(key, "run:2", ttl=60)
+            other.commit()
+
+        assert first.expires_at is not None
+        assert second.taken_at >= first.expires_at
+        assert [entry.action for entry in host.ledger.history(key)] == [
+            "LockTaken",
+            "LockExpired",
+            "LockTaken",
+        ]
+
+    lasting(story)
 
 
 def test_a_hold_that_ran_out_since_the_transaction_began_is_over_for_it(
     postgres_host: Host,
 ) -> None:
     host = postgres_host
-    first = host.ledger.take("k", "run:1", ttl=0.3)
-    with begun(host) as session:
-        assert host.ledger.using(session).holder_of("k") is not None
-        time.sleep(0.35)
-        bound = host.ledger.using(session)
-        assert bound.holder_of("k") is None
-        assert list(bound.current_holders()) == []
-        assert not bound.release("k", "run:1")
-        grant = bound.take("k", "run:2")
-        session.commit()
 
-    assert first.expires_at is not None
-    assert grant.taken_at >= first.expires_at
+    def story(key: str, ttl: float) -> None:
+        first = host.ledger.take(key, "run:1", ttl=ttl)
+        with begun(host) as session:
+            with while_live(host.database, first.expires_at):
+                assert host.ledger.using(session).holder_of(key) is not None
+            time.sleep(ttl + 0.05)
+            bound = host.ledger.using(session)
+            assert bound.holder_of(key) is None
+            assert list(bound.current_holders()) == []
+            assert not bound.release(key, "run:1")
+            grant = bound.take(key, "run:2")
+            session.commit()
+
+        assert first.expires_at is not None
+        assert grant.taken_at >= first.expires_at
+
+    lasting(story)
 
 
 def waited(host: Host, seconds: float, ttl: float) -> tuple[Grant, datetime]:
@@ -157,55 +176,72 @@ def test_a_takeover_that_waited_past_the_end_of_the_old_hold_is_a_take(
     postgres_host: Host,
 ) -> None:
     host = postgres_host
-    host.ledger.take("k", "run:1", ttl=0.6)
-    with begun(host) as slow, begun(host) as session:
-        host.ledger.using(slow).guard("k", "run:1")
-        waiting = host.blocked(
-            lambda: host.ledger.using(session).take("k", "run:2", takeover_reason="urgent")
-        )
-        time.sleep(0.7)
-        slow.rollback()
-        grant = waiting.result()
-        session.commit()
 
-    assert (grant.taken_over_from, grant.takeover_reason) == (None, None)
-    assert [entry.action for entry in host.ledger.history("k")] == [
-        "LockTaken",
-        "LockExpired",
-        "LockTaken",
-    ]
+    def story(key: str, ttl: float) -> None:
+        held = host.ledger.take(key, "run:1", ttl=ttl)
+        with begun(host) as slow, begun(host) as session:
+            with while_live(host.database, held.expires_at):
+                host.ledger.using(slow).guard(key, "run:1")
+                waiting = host.blocked(
+                    lambda: host.ledger.using(session).take(key, "run:2", takeover_reason="urgent")
+                )
+            time.sleep(ttl + 0.1)
+            slow.rollback()
+            grant = waiting.result()
+            session.commit()
+
+        assert (grant.taken_over_from, grant.takeover_reason) == (None, None)
+        assert [entry.action for entry in host.ledger.history(key)] == [
+            "LockTaken",
+            "LockExpired",
+            "LockTaken",
+        ]
+
+    lasting(story)
 
 
 def test_a_release_that_waited_past_the_end_of_its_hold_releases_nothing(
     postgres_host: Host,
 ) -> None:
     host = postgres_host
-    host.ledger.take("k", "run:1", ttl=0.6)
-    with begun(host) as slow:
-        host.ledger.using(slow).guard("k", "run:1")
-        releasing = host.blocked(lambda: host.ledger.release("k", "run:1"))
-        time.sleep(0.7)
-        slow.rollback()
-        assert releasing.result() is False
 
-    assert [entry.action for entry in host.ledger.history("k")] == ["LockTaken"]
+    def story(key: str, ttl: float) -> None:
+        held = host.ledger.take(key, "run:1", ttl=ttl)
+        with begun(host) as slow:
+            with while_live(host.database, held.expires_at):
+                host.ledger.using(slow).guard(key, "run:1")
+                releasing = host.blocked(lambda: host.ledger.release(key, "run:1"))
+            time.sleep(ttl + 0.1)
+            slow.rollback()
+            assert releasing.result() is False
+
+        assert [entry.action for entry in host.ledger.history(key)] == ["LockTaken"]
+
+    lasting(story)
 
 
 def test_an_instant_that_passed_while_a_take_waited_is_refused_and_the_transaction_lives(
     postgres_host: Host,
 ) -> None:
     host = postgres_host
-    with begun(host) as slow, begun(host) as session:
-        host.write(session, 1)
-        host.ledger.using(slow).take("k", "run:1")
-        until = clock(host) + timedelta(seconds=0.5)
-        waiting = host.blocked(lambda: host.ledger.using(session).take("k", "run:2", ttl=until))
-        time.sleep(0.7)
-        slow.rollback()
-        with pytest.raises(InvalidTtl):
-            waiting.result()
-        host.write(session, 2)
-        session.commit()
 
-    assert set(host.documents()) == {1, 2}
-    assert list(host.ledger.history("k")) == []
+    def story(key: str, ttl: float) -> None:
+        with begun(host) as slow, begun(host) as session:
+            host.write(session, 1)
+            host.ledger.using(slow).take(key, "run:1")
+            until = clock(host) + timedelta(seconds=ttl)
+            with while_live(host.database, until):
+                waiting = host.blocked(
+                    lambda: host.ledger.using(session).take(key, "run:2", ttl=until)
+                )
+            time.sleep(ttl + 0.1)
+            slow.rollback()
+            with pytest.raises(InvalidTtl):
+                waiting.result()
+            host.write(session, 2)
+            session.commit()
+
+        assert set(host.documents()) == {1, 2}
+        assert list(host.ledger.history(key)) == []
+
+    lasting(story)

@@ -190,12 +190,12 @@ def test_a_migration_waits_for_the_one_before_it_and_finds_it_done(
     def pause(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
         if "lockledger_refuse_change" in statement or "CREATE VIEW" in statement:
             begun.set()
-            go_on.wait(20)
+            go_on.wait(60)
 
     migrating = threading.Thread(target=migrate, args=(first,))
     migrating.start()
     try:
-        assert begun.wait(20)
+        assert begun.wait(60)
         with process_that_migrates(empty_database, isolation) as second:
             tell(second)
             with pytest.raises(subprocess.TimeoutExpired):
@@ -204,7 +204,7 @@ def test_a_migration_waits_for_the_one_before_it_and_finds_it_done(
             assert second.communicate()[1] == ""
     finally:
         go_on.set()
-        migrating.join(20)
+        migrating.join(60)
     with empty_database.engine().connect() as connection:
         check_schema(connection)
     assert empty_database.logged_errors() == []

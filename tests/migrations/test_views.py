@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
 from lockledger.adapters.schema import Tables, declared
 from support.databases import Database
+from support.lasting import lasting, while_live
 from support.rows import AT, OTHER_LOCK, insert_current_holder, insert_ended_hold
 
 MICROSECOND = timedelta(microseconds=1)
@@ -78,22 +79,29 @@ def test_a_hold_is_over_at_the_instant_of_its_expiry(
 
 
 def test_a_hold_that_runs_out_shows_its_expiry_as_its_end(
-    connection: Connection, tables: Tables
+    database: Database, connection: Connection, tables: Tables
 ) -> None:
-    now = datetime.now(UTC)
-    expires_at = now + timedelta(seconds=1)
-    insert_current_holder(connection, changed_at=now, expires_at=expires_at)
-    connection.commit()
-    assert [live["expires_at"] for live in rows(connection, tables.live_holders)] == [expires_at]
-    (hold,) = rows(connection, tables.all_holds)
-    assert (hold["ended_at"], hold["ended_by"]) == (None, None)
+    def story(_key: str, seconds: float) -> None:
+        connection.rollback()
+        now = datetime.now(UTC)
+        expires_at = now + timedelta(seconds=seconds)
+        connection.execute(delete(tables.current_holders))
+        insert_current_holder(connection, changed_at=now, expires_at=expires_at)
+        connection.commit()
+        with while_live(database, expires_at):
+            live_holders = rows(connection, tables.live_holders)
+            assert [live["expires_at"] for live in live_holders] == [expires_at]
+            (hold,) = rows(connection, tables.all_holds)
+            assert (hold["ended_at"], hold["ended_by"]) == (None, None)
 
-    # In the same transaction: the clock moves on, though PostgreSQL's now() would stand still.
-    time.sleep(1.01)
-    assert rows(connection, tables.live_holders) == []
-    (hold,) = rows(connection, tables.all_holds)
-    assert (hold["ended_at"], hold["ended_by"]) == (expires_at, "expiry")
-    assert (hold["end_reason"], hold["ended_by_actor"]) == (None, None)
+        # In the same transaction: the clock moves on, though PostgreSQL's now() would stand still.
+        time.sleep(seconds + 0.01)
+        assert rows(connection, tables.live_holders) == []
+        (hold,) = rows(connection, tables.all_holds)
+        assert (hold["ended_at"], hold["ended_by"]) == (expires_at, "expiry")
+        assert (hold["end_reason"], hold["ended_by_actor"]) == (None, None)
+
+    lasting(story)
 
 
 def test_ended_holds_stand_beside_the_live_one(connection: Connection, tables: Tables) -> None:

@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
+import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from lockledger import LockLedger, Rebuilt
+from lockledger import Advance, LockLedger, Rebuilt
+from lockledger.adapters import postgres_mending
 from support.crowd import life, record
 from support.databases import Database
 from support.processes import SOAK
@@ -24,7 +27,7 @@ TRAIL, HOLDS, HEADS = "lockledger_audit_trail", "lockledger_holds", "lockledger_
 # A statement that would wait for longer fails: so whoever does not fail has not waited.
 # A tenth of a second is what a rebuild may cost anybody, and is held to on a machine that has nothing else to do, with
 # LOCKLEDGER_SOAK set. Elsewhere the longest wait says more of the machine, and only that nobody waits for good is held.
-LONGEST_WAIT = "-c lock_timeout=100ms" if SOAK > 1 else "-c lock_timeout=5s"
+LONGEST_WAIT = "-c lock_timeout=100ms" if SOAK > 1 else "-c lock_timeout=60s"
 WRITERS = 8
 
 
@@ -68,7 +71,10 @@ def writers(database: Database) -> Iterator[list[int]]:
             each.result()
 
 
-def test_nobody_waits_long_for_a_rebuild(postgres_database: Database) -> None:
+def test_nobody_waits_long_for_a_rebuild(
+    postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_mending, "PATIENCE_SECONDS", 100.0)
     with_a_past(postgres_database, 6000)
     with LockLedger(postgres_database.url) as ledger, writers(postgres_database) as done:
         while min(done) < 2:
@@ -83,12 +89,20 @@ def test_nobody_waits_long_for_a_rebuild(postgres_database: Database) -> None:
         ):
             _changed(postgres_database, change)
             before = list(done)
-            results.append(ledger.rebuild())
+            results.append(ledger.rebuild(progress=partial(others_go_on, done, before)))
             assert [one for one, other in zip(before, done, strict=True) if other > one]
     assert [each.left for each in results] == [()] * 6
     assert results[0].inserted == results[0].corrected == 0
     assert all(each.inserted or each.corrected for each in results[1:])
     prove(postgres_database.engine())
+
+
+def others_go_on(done: list[int], before: list[int], advance: Advance) -> None:
+    """In the midst of a rebuild they do, though a busy machine may not let them in a short one, unless it waits for it."""
+    ends = time.monotonic() + 60
+    while advance.done < advance.total and done == before:
+        assert time.monotonic() < ends, "all wait for the rebuild"
+        time.sleep(0.01)
 
 
 def _changed(database: Database, statement: str) -> None:
@@ -141,12 +155,14 @@ def test_killed_at_random_moments(database: Database) -> None:
             f"UPDATE {HOLDS} SET holder = 'x'",
             f"UPDATE {HEADS} SET taken_over_from = 'x'",
         )
-        for number in range(6):
-            killed += rebuild_and_be_killed(database.url, chance, 1.0)
+        number = 0
+        while number < 6 or not killed:
+            # A busy machine may let all of the first end before they are killed.
+            killed += rebuild_and_be_killed(database.url, chance, 1.0 if number < 6 else 0.0)
+            number += 1
             assert ledger.take(f"new:{number}", "run:1").created
             kinds = set(ledger.verify().by_kind)
             assert kinds <= {"audit_missing", "hold_different", "head_different"}
-        assert killed
         assert ledger.rebuild().ok
         assert ledger.verify().ok
     prove(database.engine())

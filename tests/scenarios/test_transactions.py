@@ -162,7 +162,7 @@ def kill_before(ledger: LockLedger, database: Database, step: str) -> None:
             driver: Any = connection.connection.driver_connection
             killed.append(driver.info.backend_pid)
             with database.engine().connect() as other:
-                kill = "SELECT pg_terminate_backend(%s, 5000)"
+                kill = "SELECT pg_terminate_backend(%s, 60000)"
                 assert other.exec_driver_sql(kill, (killed[0],)).scalar()
         return original(connection, *arguments, **options)
 

@@ -158,7 +158,7 @@ def _wait_for_a_transaction(ledger: LockLedger, database: Database) -> None:
     """A call that waits asks for a bound of its waiting."""
     with database.engine().connect() as connection:
         ledger.using(connection).release("k", "run:1")
-        taking = Thread(target=ledger.take, args=("k", "run:3"), kwargs={"wait": 10})
+        taking = Thread(target=ledger.take, args=("k", "run:3"), kwargs={"wait": 60})
         taking.start()
         taking.join(0.3)
         connection.commit()

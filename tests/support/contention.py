@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockledger import Grant, LockedByOther, LockLedger, NotHolding
+from support.processes import PATIENCE
 
 SHIFT = 0.002
 """Seconds of work under a lock, at most."""
@@ -26,20 +27,31 @@ class Report:
 def work_alone(
     url: str, number: int, keys: list[str], turns: int, barrier: Any, slots: Any
 ) -> Report:
-    """Takes and releases without takeovers. Inside, the lock's slot of shared memory must be nobody else's."""
+    """Takes and releases without takeovers. Inside, the lock's slot of shared memory must be nobody else's.
+
+    For a single lock it goes on until the processes, who count in the slots behind it, have met each other.
+    """
     chance, report, holder = random.Random(number), Report(), f"run:{number}"
     with LockLedger(url) as ledger:
         ledger.holder_of("warm")
         barrier.wait()
-        for _ in range(turns):
+        ends = time.monotonic() + PATIENCE / 2
+        while turns > 0 or (len(keys) == 1 and not _met(slots) and time.monotonic() < ends):
+            turns -= 1
             place = chance.randrange(len(keys))
             grant = ledger.try_take(keys[place], holder)
             report.outcomes["refused" if grant is None else "granted"] += 1
             if grant is None:
+                slots[len(keys) + number] += 1
                 continue
             report.grants.append((grant.key, grant.token))
             _inside(ledger, grant, number + 1, place, slots, chance, report)
     return report
+
+
+def _met(slots: Any) -> bool:
+    """Whether they have been refused more often than there are processes."""
+    return int(sum(slots[1:])) > len(slots) - 1
 
 
 def _inside(

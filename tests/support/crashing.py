@@ -17,7 +17,7 @@ import lockledger.ledger
 import lockledger.replaying
 from lockledger import LockLedger, configure_sqlite
 from support.crashes import OPERATIONS, Place
-from support.killed import Steps, Stopped, run_and_kill
+from support.killed import Steps, Stopped, decide_at_leisure, run_and_kill
 
 ANSWER = "the answer"
 """What comes after the last write."""
@@ -43,6 +43,7 @@ def _work(operation: str, place: Place, writes: int | None, pipe: Pipe) -> None:
     engine = create_engine(place.url)
     if engine.dialect.name == "sqlite":
         configure_sqlite(engine)
+    decide_at_leisure()
     steps = Steps(-1 if writes is None else writes + 1, pipe)
     shown = _Writes(many=OPERATIONS[operation].many)
     steps.count_database(shown)

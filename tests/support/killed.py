@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine.default import DefaultDialect
 
 from lockledger import LockLedger, Policy, configure_sqlite
+from lockledger.commands import Commands
 from support.databases import Database
 from support.processes import PATIENCE, processes
 
@@ -108,6 +110,19 @@ class Steps:
         counted("do_rollback", lambda *_: "rollback")
 
 
+def decide_at_leisure(patch: Callable[[object, str, Any], object] = setattr) -> None:
+    """No decision becomes stale, which would be made again: so a busy machine changes no call's steps."""
+    append_fresh = Commands._append_fresh
+
+    def append(
+        self: Commands, connection: Any, command: Any, newest: Any, decision: Any, inside: bool
+    ) -> Any:
+        lasting = replace(decision, fresh_for=timedelta(hours=1))
+        return append_fresh(self, connection, command, newest, lasting, inside)
+
+    patch(Commands, "_append_fresh", append)
+
+
 def run_and_kill(work: Callable[..., object], *arguments: Any) -> Stopped | None:
     """Does work in a process of its own until it stands still or ends, and kills that; `None` when it has ended.
 
@@ -150,6 +165,7 @@ def _call_and_stop(url: str, call: str, key: str, way: str, step: int, pipe: Pip
     ledger = LockLedger(engine, policy=Silent() if way == "with a policy" else None)
     ledger.holder_of("warm")
     steps = Steps(step, pipe)
+    decide_at_leisure()
     if way == "in a caller's transaction":
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT 1")

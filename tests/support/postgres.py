@@ -151,6 +151,11 @@ class EmbeddedPostgres(PostgresServer):
         """Stop the server at once: no checkpoint, no goodbye to clients; `start()` then has to recover."""
         self._run("pg_ctl", "-m", "immediate", "-w", "stop")
 
+    def restart(self) -> None:
+        """Stop the server in good order, and start it again."""
+        self._run("pg_ctl", "-m", "fast", "-w", "stop")
+        self.start()
+
     def become_standby(self) -> None:
         """Start the server again as a standby, which waits for a primary that never comes."""
         self._run("pg_ctl", "-m", "fast", "-w", "stop")

@@ -13,7 +13,7 @@ from typing import Any
 SOAK = float(os.environ.get("LOCKLEDGER_SOAK", "1"))
 """How many times longer than in CI the rounds of contention, following and crashing go on."""
 
-PATIENCE = 30 * max(1.0, SOAK)
+PATIENCE = 60 * max(1.0, SOAK)
 
 IMPORTED_ONCE = [
     "lockledger.adapters.migration",
