@@ -58,7 +58,7 @@ def who_waits(database: Database) -> int:
     assert database.server is not None
     waiting = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
     with database.server.connect() as connection:
-        for _ in range(2000):
+        for _ in range(12_000):
             found = connection.execute(waiting, (database.name,)).fetchone()
             if found is not None:
                 return int(found[0])
