@@ -51,9 +51,14 @@ def _same(name: str, right: Any, there: Any) -> bool:
     if name not in _JSON or not isinstance(right, str) or not isinstance(there, str):
         return False
     try:
-        return bool(json.loads(right) == json.loads(there))
+        return _value_of(right) == _value_of(there)
     except (ValueError, RecursionError):
         return False
+
+
+def _value_of(text: str) -> str:
+    """The value of JSON, written in one way; unlike Python's ==, it tells 1, 1.0 and true apart, and the sign of zero."""
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 def fault_of(difference: Difference, dialect: str) -> Fault:

@@ -1,11 +1,13 @@
 """Database errors, recognised by SQLSTATE or SQLite's error code, in this one place; unknown ones pass as themselves."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
+from lockledger.adapters.schema import POSITION_SEQUENCE, TABLES
 from lockledger.domain.errors import (
     ConcurrencyConflict,
     LockLedgerError,
@@ -20,14 +22,15 @@ UNIQUE_VIOLATION = "23505"
 UNREADABLE_TEXT = "22P02"
 _READ_ONLY = "25006"
 _UNDEFINED_TABLE = "42P01"
-_EVERY_TABLE_OF_OURS = "lockledger_"
+_NAME = re.compile(r"(?<!\w)lockledger_\w+")
 _MAY_NOT_WRITE = (
     "nothing was changed: here the database may only be read, and a ledger writes; lead it to a server, a transaction,"
     " a role or a file that takes writes"
 )
-_TABLES_ARE_GONE = (
-    "lockledger's tables have gone since this ledger looked: see that it is on the right database, and run"
-    " `lockledger migrate` (or `ledger.migrate()`)"
+_OURS = frozenset((*TABLES, POSITION_SEQUENCE))
+_IS_GONE = (
+    "{} has gone since this ledger looked: see that it is on the right database; `lockledger doctor` tells what is"
+    " missing"
 )
 _LOST_TRANSACTION = {
     SERIALIZATION_FAILURE: "the database could not serialize the transaction with another one",
@@ -92,7 +95,8 @@ def _remedy(error: DBAPIError) -> str | None:
         told = getattr(getattr(error.orig, "diag", None), "message_primary", None) or ""
     elif not told.startswith("no such table: "):
         return None
-    return _TABLES_ARE_GONE if _EVERY_TABLE_OF_OURS in told else None
+    named = _NAME.search(told)
+    return _IS_GONE.format(named[0]) if named and named[0] in _OURS else None
 
 
 @contextmanager
@@ -103,6 +107,11 @@ def readable(*, key: str | None = None) -> Iterator[None]:
     except DataError as fault:
         # Not the server but the driver, which cannot read a value: an `infinity`, say.
         if sqlstate(fault) is not None:
+            raise
+        raise TamperedLedger(key, _UNREADABLE) from fault
+    except OperationalError as fault:
+        # Not SQLite either, but its driver, which cannot read a text that is none.
+        if not str(fault.orig).startswith("Could not decode to UTF-8"):
             raise
         raise TamperedLedger(key, _UNREADABLE) from fault
     except LockLedgerError:

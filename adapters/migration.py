@@ -17,7 +17,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
-from lockledger.adapters.schema import SCHEMA_VERSION, WHOLE_RESULTS, found_version
+from lockledger.adapters.schema import (
+    SCHEMA_VERSION,
+    WHOLE_RESULTS,
+    found_version,
+    refuse_missing_tables,
+)
 from lockledger.adapters.statements import OWN
 from lockledger.adapters.store import in_the_place_of
 from lockledger.domain.errors import SchemaMismatch
@@ -39,7 +44,7 @@ def migrate(engine: Engine, *, schema: str | None = None) -> None:
     already, it only reads. On PostgreSQL a missing schema is created, and no privilege to do so is needed when it
     is there; SQLite is set to write-ahead logging for good.
 
-    Raises `SchemaMismatch` when a later release made the schema; a database error comes through as itself, and
+    Raises `SchemaMismatch` when a later release made the schema, or somebody took tables out of it; a database error comes through as itself, and
     then nothing was changed.
     """
     dialect = engine.dialect.name
@@ -50,6 +55,7 @@ def migrate(engine: Engine, *, schema: str | None = None) -> None:
         if found_version(connection, schema) != SCHEMA_VERSION:
             with _alone(), _transaction(connection, schema):
                 _upgrade(connection, schema)
+        refuse_missing_tables(connection, schema)
         if dialect == SQLITE:
             _log_ahead(connection)
 

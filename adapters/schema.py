@@ -48,6 +48,9 @@ LIVE_HOLDERS = "lockledger_live_holders"
 ALL_HOLDS = "lockledger_all_holds"
 POSITION_SEQUENCE = "lockledger_position"
 
+TABLES = (EVENTS, CURRENT_HOLDERS, AUDIT_TRAIL, HOLDS, CONSUMER_POSITIONS)
+"""Without which nothing can be done; the version stands in one more."""
+
 WHOLE_RESULTS: Mapping[str, Any] = MappingProxyType({"stream_results": False, "yield_per": None})
 """Execution options that undo a host's for large results: a server-side cursor would need a transaction."""
 
@@ -179,7 +182,7 @@ def _events(metadata: MetaData, schema: str | None, dialect_name: str) -> Table:
 
 
 def check_schema(connection: Connection, schema: str | None = None) -> None:
-    """Raise `SchemaMismatch` unless the database has exactly this release's schema.
+    """Raise `SchemaMismatch` unless the database has exactly this release's schema, with all its tables.
 
     Reads only. A missing schema is no database error, so a caller's transaction stays usable and the server logs
     nothing; a missing privilege is one, and comes through as itself.
@@ -189,6 +192,26 @@ def check_schema(connection: Connection, schema: str | None = None) -> None:
         raise SchemaMismatch(
             found, SCHEMA_VERSION, schema=effective_schema(connection.dialect.name, schema)
         )
+    refuse_missing_tables(connection, schema)
+
+
+def refuse_missing_tables(connection: Connection, schema: str | None = None) -> None:
+    """Raise `SchemaMismatch` where tables are missing although the version of the schema is right."""
+    dialect = connection.dialect.name
+    if dialect == POSTGRESQL:
+        looked_up = ", ".join("pg_catalog.to_regclass(%s)" for _ in TABLES)
+        places = tuple(qualified(name, dialect, schema) for name in TABLES)
+        row = run(connection, f"SELECT {looked_up}", places).one()
+        there = {name for name, found in zip(TABLES, row, strict=True) if found is not None}
+    else:
+        marks = ", ".join("?" for _ in TABLES)
+        looked_up = (
+            f"SELECT name FROM main.sqlite_master WHERE type = 'table' AND name IN ({marks})"
+        )
+        there = set(run(connection, looked_up, TABLES).scalars())
+    if missing := [name for name in TABLES if name not in there]:
+        where = effective_schema(dialect, schema)
+        raise SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, schema=where, missing=missing)
 
 
 def found_version(connection: Connection, schema: str | None = None) -> str | None:

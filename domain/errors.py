@@ -1,5 +1,6 @@
 """Everything the library refuses or reports. One root; each class makes its sentence from facts, with the remedy in it."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Self
 
@@ -273,15 +274,34 @@ class OutcomeUnknown(LockLedgerError):
         )
 
 
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
 class SchemaMismatch(LockLedgerError):
-    """The database's schema is missing, older or newer than this library. `found` is `None` when it is missing."""
+    """The database's schema is missing, incomplete, older or newer than this library.
+
+    `found` is `None` when it is missing; `missing` names tables that somebody has taken out of it.
+    """
 
     code = "SCHEMA_MISMATCH"
+    missing: tuple[str, ...] = ()
 
-    def __init__(self, found: str | None, expected: str, *, schema: str | None = None) -> None:
+    def __init__(
+        self,
+        found: str | None,
+        expected: str,
+        *,
+        schema: str | None = None,
+        missing: Sequence[str] = (),
+    ) -> None:
         self.found, self.expected, self.schema = found, expected, schema
+        self.missing = tuple(missing)
         where = "" if schema is None else f" in schema {shown(schema)}"
-        if found is None:
+        if missing:
+            what = f"lockledger's tables{where} are at version {found}, but {', '.join(missing)} {_is(missing)} missing"
+            remedy = f"restore {'it' if len(missing) == 1 else 'them'} from a backup"
+        elif found is None:
             what, remedy = (
                 f"lockledger's tables are missing{where}",
                 "run `lockledger migrate` (or `ledger.migrate()`)",

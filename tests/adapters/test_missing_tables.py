@@ -50,7 +50,8 @@ def missing_tables() -> Iterator[None]:
     with pytest.raises(DBAPIError, match="lockledger_") as error:
         yield
     (note,) = error.value.__notes__
-    assert "run `lockledger migrate`" in note
+    assert "has gone since this ledger looked" in note
+    assert "`lockledger doctor`" in note
 
 
 @pytest.mark.parametrize("verb", ALONE)
@@ -94,12 +95,12 @@ class OfAHost(Policy[Connection]):
     """Reads a table of the host's."""
 
     def lock_subject(self, connection: Connection, key: str) -> None:
-        connection.exec_driver_sql("SELECT * FROM host_document")
+        connection.exec_driver_sql("SELECT * FROM app_lockledger_events")
 
 
 def test_a_table_of_the_hosts_that_is_missing_is_the_hosts_affair(empty_database: Database) -> None:
     with LockLedger(empty_database.engine(), policy=OfAHost()) as ledger:
         ledger.migrate()
-        with pytest.raises(DBAPIError, match="host_document") as error:
+        with pytest.raises(DBAPIError, match="app_lockledger_events") as error:
             ledger.take("k", "run:1")
         assert not hasattr(error.value, "__notes__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_mock_engine, select
 from sqlalchemy.exc import DBAPIError
 
+from lockledger import LockLedger
 from lockledger.adapters.identifiers import VERSION_TABLE, effective_schema, qualified
 from lockledger.adapters.migration import migrate
-from lockledger.adapters.schema import EVENTS, SCHEMA_VERSION, check_schema, declared
+from lockledger.adapters.schema import EVENTS, SCHEMA_VERSION, TABLES, check_schema, declared
 from lockledger.domain.errors import SchemaMismatch, shown
 from support.databases import Database
 from support.roles import role_of
@@ -77,6 +79,28 @@ def test_a_version_table_without_a_version_is_a_missing_schema(connection: Conne
     with pytest.raises(SchemaMismatch) as mismatch:
         check_schema(connection)
     assert mismatch.value.found is None
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_that_was_taken_out_is_named_and_never_made_anew(
+    database: Database, table: str
+) -> None:
+    """Empty, it would look as if nothing had ever been recorded."""
+    engine = database.engine()
+    with engine.begin() as connection:
+        if database.dialect == "sqlite":
+            connection.exec_driver_sql("PRAGMA legacy_alter_table = ON")
+        connection.exec_driver_sql(f"ALTER TABLE {table} RENAME TO taken_out")
+    missing = f"lockledger_0001, but {table} is missing; restore it from a backup"
+    with engine.connect() as connection, pytest.raises(SchemaMismatch, match=missing) as mismatch:
+        check_schema(connection)
+    assert mismatch.value.missing == (table,)
+    copied = copy.copy(mismatch.value)  # as it is pickled
+    assert (copied.missing, str(copied)) == ((table,), str(mismatch.value))
+    with LockLedger(engine) as ledger:
+        for call in (ledger.migrate, ledger.current_holders):
+            with pytest.raises(SchemaMismatch, match=missing):
+                call()
 
 
 def test_only_the_schema_that_was_asked_for_counts(postgres_database: Database) -> None:

@@ -179,6 +179,17 @@ def test_a_row_of_any_table_that_cannot_be_read_is_no_raw_error(
     assert rows(database) == before
 
 
+@pytest.mark.parametrize("column", ["before", "after", "metadata", "reason"])
+def test_bytes_that_are_no_text_are_no_raw_error(sqlite_database: Database, column: str) -> None:
+    with LockLedger(sqlite_database.url) as ledger:
+        ledger.take("k", "run:1")
+        tamper(sqlite_database, f"UPDATE {AUDIT} SET {column} = CAST(x'ff' AS TEXT)")
+        for verb in ("history", "audit_trail"):
+            with pytest.raises(TamperedLedger, match="a value that cannot be read"):
+                BOUND[verb](ledger)
+        assert ledger.verify().by_kind == {"audit_different": 1}
+
+
 def test_a_removed_head_row(database: Database, ledger: LockLedger) -> None:
     tamper(database, f"DELETE FROM {HEADS} WHERE lock_id = :k")
     every_verb_refuses(database, ledger)

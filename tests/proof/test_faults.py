@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lockledger import Fault, LockLedger
@@ -12,6 +14,7 @@ from support.forgeries import (
     EVENTS,
     EXTRA_ROWS,
     HEADS,
+    HOLDS,
     OF_K,
     ROW_EDITS,
     TRAIL,
@@ -148,3 +151,39 @@ def test_more_than_a_thousand_faults_are_counted(database: Database) -> None:
     assert verification.by_kind == {"head_different": 1200}
     assert (verification.fault_count, len(verification.faults)) == (1200, 1000)
     assert not verification.ok
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"), [("0", "false"), ("1", "true"), ("1", "1.0"), ("0.0", "-0.0")]
+)
+@pytest.mark.parametrize(
+    ("table", "column", "kind"),
+    [
+        (TRAIL, "metadata", "audit_different"),
+        (TRAIL, "after", "audit_different"),
+        (HOLDS, "metadata", "hold_different"),
+        (HEADS, "metadata", "head_different"),
+    ],
+)
+def test_what_python_calls_equal_is_another_value(
+    database: Database, table: str, column: str, kind: str, there: str, instead: str
+) -> None:
+    with LockLedger(database.url) as ledger:
+        for key in ("ended", "held"):
+            ledger.take(key, "run:1", metadata={"deep": [{"approved": json.loads(there)}]})
+        ledger.release("ended", "run:1")
+        right = f'"approved":{there}'
+        new = f"replace(CAST({column} AS text), '{right}', '{right[: -len(there)]}{instead}')"
+        cast = f"({new})::json" if database.dialect == "postgresql" else new
+        tamper(database, f"UPDATE {table} SET {column} = {cast} WHERE {column} IS NOT NULL")
+        assert {fault.kind for fault in ledger.verify().faults} == {kind}
+        assert ledger.rebuild().corrected
+        assert ledger.verify().ok
+
+
+def test_json_written_in_another_way_is_the_same(database: Database) -> None:
+    with LockLedger(database.url) as ledger:
+        ledger.take("k", "run:1", metadata={"a": 1, "b": [True, "ü", 0.5]})
+        other = r'{"b": [true, "\u00fc", 5e-1], "a": 1}'
+        tamper(database, f"UPDATE {TRAIL} SET metadata = '{other}'")
+        assert ledger.verify().ok
