@@ -28,6 +28,19 @@ STALE = 0.5
 """Seconds that make a decision stale: more than the 250 ms after which a call decides again."""
 
 
+def turns_suspect_and_runs_out(held: Held, imagined: Imagined, other: LockLedger) -> None:
+    """A hold of ten seconds on `k` that no answer reaches any more; meanwhile it asks."""
+    imagined.now = 8.9
+    held.check()
+    imagined.now = 9.1
+    assert held.lost
+    assert other.is_locked("k")
+    assert isinstance(checked_raises(held), HoldSuspect)
+    time.sleep(0.2)  # it asks
+    imagined.now = 10.0
+    assert not other.is_locked("k")
+
+
 def checked_raises(held: Held) -> HoldLost:
     """What the holder is told once it is told anything."""
     until(lambda: held.lost, "the holder is told")
@@ -102,15 +115,7 @@ def test_a_heart_never_takes_back_what_ran_out(
         company.hold(ledger, "k", "run:1", ttl=10, heartbeat=0.05) as held,
     ):
         with in_the_way(company.database, "k"):
-            imagined.now = 8.9
-            held.check()
-            imagined.now = 9.1
-            assert held.lost
-            assert other.is_locked("k")
-            assert isinstance(checked_raises(held), HoldSuspect)
-            time.sleep(0.2)  # it asks
-            imagined.now = 10.0
-            assert not other.is_locked("k")
+            turns_suspect_and_runs_out(held, imagined, other)
             time.sleep(STALE)
         until(lambda: not isinstance(checked_raises(held), HoldSuspect), "the ledger answers")
         told = checked_raises(held)
@@ -282,15 +287,7 @@ def test_a_hold_turns_suspect_in_time_while_the_server_stands_still(
         ledger.hold("k", "run:1", ttl=10, heartbeat=0.1) as held,
     ):
         with stopped(database):
-            imagined.now = 8.9
-            held.check()
-            imagined.now = 9.1
-            assert held.lost
-            assert other.is_locked("k")
-            assert isinstance(checked_raises(held), HoldSuspect)
-            time.sleep(0.2)  # it asks
-            imagined.now = 10.0
-            assert not other.is_locked("k")
+            turns_suspect_and_runs_out(held, imagined, other)
             assert other.take("k", "run:2").token == 1 + len(extensions(other)) + 2
         until(lambda: not isinstance(checked_raises(held), HoldSuspect), "the ledger answers")
     assert at_exit.value.ended_by == "expiry"
