@@ -23,5 +23,5 @@ def checked_now(clock: Clock | None) -> datetime:
         return now.astimezone(UTC)
     except OverflowError:
         raise ValueError(
-            f"clock() returned {now.isoformat()}, which is in no year from 1 to 9999 in UTC"
+            f"clock() returned {now.isoformat()}, which is in no year from 1 to 9999 in UTC; return datetime.now(UTC)"
         ) from None

@@ -11,6 +11,8 @@ MAX_LENGTH = 255
 MAX_LEDGER_NAME_LENGTH = 100
 """With it, ledger, holder and key fit into one entry of an index of PostgreSQL, at four bytes a character."""
 SEPARATOR = ":"
+MAX_PREFIX_LENGTH = MAX_LENGTH - len(SEPARATOR) - 32
+"""Of a new holder, which has as many random digits behind it."""
 _AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
 NAMESPACE = UUID("5f0c3a4e-8f0e-5d0b-9a3c-6c6f636b6c64")
 
@@ -47,6 +49,18 @@ def check_key(key: str) -> str:
     if fault := fault_of(key):
         raise InvalidKey(f"the key {shown(key)} {fault}")
     return key
+
+
+def check_under(under: str | None) -> str | None:
+    """The key of a tree that is asked for as plain `str`; `None` where none is. Raises as `check_key` does."""
+    if under is None:
+        return None
+    under = _exact(under, "under")
+    if not under:
+        raise InvalidKey("under='' is empty; leave it out, or give a key")
+    if fault := fault_of(under):
+        raise InvalidKey(f"under={shown(under)} {fault}")
+    return under
 
 
 def check_holder(holder: str, *, what: str = "holder") -> str:
@@ -96,8 +110,14 @@ def _part(part: object) -> str:
 
 
 def new_holder(prefix: str = "holder") -> str:
-    """A holder id that nobody else has: the prefix, `:`, and 32 random hexadecimal digits."""
-    return check_holder(f"{prefix}{SEPARATOR}{uuid4().hex}")
+    """A holder id that nobody else has: the prefix, `:`, and 32 random hexadecimal digits.
+
+    The prefix has at most 222 characters, else the limits of a holder. Raises `InvalidHolder` or `TypeError`.
+    """
+    prefix = _exact(prefix, "the prefix of a holder", "write str(…), or leave it out")
+    if fault := fault_of(prefix, MAX_PREFIX_LENGTH):
+        raise InvalidHolder(f"the prefix {shown(prefix)} of a holder {fault}")
+    return f"{prefix}{SEPARATOR}{uuid4().hex}"
 
 
 @lru_cache(maxsize=4096)

@@ -29,13 +29,13 @@ def check_ttl(ttl: Ttl, now: datetime) -> CheckedTtl:
         )
     elif not 0 < ttl <= MAX_TTL.total_seconds():
         raise InvalidTtl(
-            f"a ttl of {shown(ttl)} seconds: {_LIMIT}; None means that the hold never expires"
+            f"a ttl of {shown(ttl)} seconds: {_LIMIT}; a hold that never expires is taken without a ttl"
         )
     else:
         length = timedelta(seconds=ttl)
     if not timedelta(0) < length <= MAX_TTL:
         raise InvalidTtl(
-            f"a ttl of {shown(ttl)}: {_LIMIT}, in whole microseconds; None means that the hold never expires"
+            f"a ttl of {shown(ttl)}: {_LIMIT}, in whole microseconds; a hold that never expires is taken without a ttl"
         )
     return length
 

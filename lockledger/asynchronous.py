@@ -16,7 +16,7 @@ from lockledger.adapters.engines import Source, checked_busy_timeout
 from lockledger.async_holding import beating, begun, ended
 from lockledger.async_subscription import AsyncSubscription
 from lockledger.awaiting import EveryVerb, awaited, letting_go, spawned
-from lockledger.bound import BoundLedger
+from lockledger.bound import BoundLedger, InATransaction
 from lockledger.domain.holds import RecordedEvent
 from lockledger.domain.keys import new_holder
 from lockledger.domain.lock import IfMine
@@ -31,7 +31,7 @@ from lockledger.subscription import poll_seconds
 T = TypeVar("T")
 
 
-class AsyncBoundLedger(EveryVerb):
+class AsyncBoundLedger(InATransaction, EveryVerb):
     """`BoundLedger` for an `AsyncSession` or `AsyncConnection`: the verbs awaited, in the caller's open transaction.
 
     A call that is cancelled loses the transaction: roll it back.

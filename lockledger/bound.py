@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
@@ -17,9 +17,28 @@ from lockledger.wishes import Clearance, Command, Performed
 from lockledger.workings import Workings
 
 T = TypeVar("T")
+_OUTSIDE: Final = {
+    "hold": "has transactions of its own: use ledger.hold(…) around this one, and guard(…) in it",
+    "events": "tells only what is committed: use ledger.events(…) outside, or audit_trail(…) here",
+    "subscribe": "waits for what others commit: use ledger.subscribe(…) outside",
+}
+"""What a ledger has and no caller's transaction: why, and what to do instead."""
 
 
-class BoundLedger(Verbs):
+class InATransaction:
+    """What both colours say where somebody looks for a verb that works only outside a caller's transaction."""
+
+    if not TYPE_CHECKING:  # to a type checker every name would be there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OUTSIDE:
+                raise AttributeError(
+                    f"{name}(…) is not in a caller's transaction: it {_OUTSIDE[name]}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class BoundLedger(InATransaction, Verbs):
     """The ledger inside a caller's transaction, made by `ledger.using(session_or_connection)`.
 
     Nothing here begins, commits, rolls back or retries the caller's transaction; an append has a savepoint of its own,

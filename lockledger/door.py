@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 from lockledger.adapters.clock import checked_now
 from lockledger.domain.errors import shown
 from lockledger.domain.holds import Grant, Hold
-from lockledger.domain.keys import check_holder, check_key
+from lockledger.domain.keys import check_holder, check_key, check_under
 from lockledger.domain.lock import Call, Decision, IfMine, Take
 from lockledger.domain.metadata import check_metadata
 from lockledger.domain.policy import Clock, TakeRequest
@@ -166,7 +166,7 @@ class Door:
             raise ValueError("release_all needs holder=, under= or both: it never means everything")
         return Clearance(
             holder=None if holder is None else check_holder(holder),
-            under=None if under is None else check_key(under),
+            under=check_under(under),
             reason=cast(str, check_reason(reason, mandatory=True)),
             call=self._call(actor, None, metadata),
         )

@@ -20,7 +20,16 @@ from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import TamperedLedger
 from lockledger.domain.holds import AuditEntry, Hold
-from lockledger.formats import Columns, Format, Kind, Row, Stream, checked_format, writing
+from lockledger.formats import (
+    Columns,
+    Format,
+    Kind,
+    Row,
+    Stream,
+    checked_format,
+    format_of,
+    writing,
+)
 from lockledger.past import Past, past_filter, place_of
 from lockledger.projections import audit_trail, past
 from lockledger.queries import audit_filter
@@ -93,7 +102,7 @@ class ExportingVerbs(ABC):
         self,
         file: Destination,
         *,
-        format: Format = "csv",  # noqa: A002 - what everybody calls it
+        format: Format | None = None,  # noqa: A002 - what everybody calls it
         overwrite: bool = False,
         progress: OnRows = None,
         key: str | None = None,
@@ -115,8 +124,9 @@ class ExportingVerbs(ABC):
         `file`: a path, or a stream that takes bytes, which is left open. What is at a path is there as a whole or not
         at all: it is written beside it and renamed at the end. A file that is there already is a `FileExistsError`
         unless `overwrite`. `format`: `csv`, `jsonl` or `parquet`, which needs the extra of that name (`ImportError`);
-        columns and forms are in the reference. With `names` the host's names stand behind the ids. `progress` is
-        called after each page with the rows so far.
+        left out, a path's ending says it (`trail.jsonl`), and CSV is written to any other name and to a stream. Columns
+        and forms are in the reference. With `names` the host's names stand behind the ids. `progress` is called after
+        each page with the rows so far.
         """
         wanted = audit_filter(
             key=key,
@@ -143,7 +153,7 @@ class ExportingVerbs(ABC):
         self,
         file: Destination,
         *,
-        format: Format = "csv",  # noqa: A002 - what everybody calls it
+        format: Format | None = None,  # noqa: A002 - what everybody calls it
         overwrite: bool = False,
         progress: OnRows = None,
         key: str | None = None,
@@ -171,8 +181,10 @@ class ExportingVerbs(ABC):
 class Target:
     """Where an export goes and in which format, checked before anything is read."""
 
-    def __init__(self, file: Destination, form: str, overwrite: bool, told: OnRows) -> None:
-        self._form = checked_format(form)
+    def __init__(
+        self, file: Destination, form: Format | None, overwrite: bool, told: OnRows
+    ) -> None:
+        self._form = checked_format(_fitting(file) if form is None else form)
         self._destination = _destination(file, overwrite)
         self._told = told
 
@@ -260,6 +272,11 @@ def _encodable() -> Iterator[None]:
         yield
     except UnicodeEncodeError as fault:
         raise TamperedLedger(None, f"a text in its tables is no UTF-8 ({fault})") from fault
+
+
+def _fitting(file: Any) -> Format:
+    """The format where none is asked for: a path's name says it, a stream has none."""
+    return format_of(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else "csv"
 
 
 def _destination(file: Any, overwrite: bool) -> AbstractContextManager[Stream]:

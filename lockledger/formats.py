@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, Final, Literal, Protocol, get_args
 
 Format = Literal["csv", "jsonl", "parquet"]
@@ -53,6 +54,12 @@ def checked_format(given: str) -> Format:
         if given == known:
             return known  # type: ignore[no-any-return]
     raise ValueError(f"format={given!r}: use one of {', '.join(get_args(Format))}")
+
+
+def format_of(file: str) -> Format:
+    """The format that the name of a file ends in, in capitals too; CSV for any other name."""
+    ending = PurePath(file).suffix[1:].lower()
+    return next((known for known in get_args(Format) if ending == known), "csv")
 
 
 def writing(form: Format, stream: Stream, columns: Columns) -> AbstractContextManager[Add]:

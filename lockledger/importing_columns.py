@@ -120,7 +120,9 @@ def metadata_of(wanted: Value | None, values: Values, source: str, row: RowId) -
     value = value_of(wanted, "metadata", values)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, parse_int=_whole)
+        except InvalidMetadata:
+            raise
         except (ValueError, RecursionError):
             raise InvalidMetadata(f"metadata {shown(value)} is no JSON") from None
     plain = check_metadata(value)
@@ -129,6 +131,15 @@ def metadata_of(wanted: Value | None, values: Values, source: str, row: RowId) -
     mark = {"source": source, "row": row, "when": _LONGEST_INSTANT}
     check_metadata({**plain, IMPORT: mark})
     return plain
+
+
+def _whole(number: str) -> int:
+    try:
+        return int(number)
+    except ValueError:
+        raise InvalidMetadata(
+            "metadata holds a number with too many digits; write it as a text"
+        ) from None
 
 
 def why(fault: Exception) -> str:

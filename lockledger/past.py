@@ -4,9 +4,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection, RowMapping, Select
 
 from lockledger.adapters.clock import checked_now
 from lockledger.adapters.failures import readable, translated
@@ -14,7 +14,7 @@ from lockledger.adapters.statements import ask
 from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
 from lockledger.domain.holds import Hold, Page
-from lockledger.domain.keys import check_holder, check_key
+from lockledger.domain.keys import check_holder, check_key, check_under
 from lockledger.domain.policy import Clock
 from lockledger.projections import past
 from lockledger.projections.past_statements import Sources
@@ -50,11 +50,8 @@ class Past:
         found = self._live_at(connection, past.Filter(key=key), when, after=None, limit=1)
         clock = found[0]["clock"]
         if when > clock:
-            # A lock's now is never before its newest event.
             newest = past.changed_at(self._sources, self._store.lock_id(key))
-            with translated(key=key), readable(key=key):
-                changed_at = ask(connection, newest).scalar()
-            _refuse_what_is_to_come(when, max(clock, changed_at or clock))
+            self._refuse_what_is_to_come(connection, when, clock, newest, key)
         with readable(key=key):
             return past.hold_as_it_was(found[0])
 
@@ -70,7 +67,10 @@ class Past:
         """The holds that were live at an instant, by key."""
         limit = checked_limit(limit)
         found = self._live_at(connection, wanted, when, after=after, limit=limit + 1)
-        _refuse_what_is_to_come(when, found[0]["clock"])
+        clock = found[0]["clock"]
+        if when > clock:
+            newest = past.newest_times(self._sources, self._store.ledger)
+            self._refuse_what_is_to_come(connection, when, clock, newest, None)
         with readable():
             page = [hold for row in found[:limit] if (hold := past.hold_as_it_was(row)) is not None]
         return Page(page, page[-1].key if len(found) > limit else None)
@@ -94,6 +94,24 @@ class Past:
             limit=limit,
         )
         return self._rows(connection, question, wanted.key)
+
+    def _refuse_what_is_to_come(
+        self,
+        connection: Connection,
+        when: datetime,
+        clock: datetime,
+        newest: Select[Any],
+        key: str | None,
+    ) -> None:
+        """Raises `ValueError` for an instant later than now, which is never before the newest event."""
+        with translated(key=key), readable(key=key):
+            recorded = [time for time in ask(connection, newest).scalars() if time is not None]
+        now = max([clock, *recorded])
+        if when > now:
+            raise ValueError(
+                f"when={when.isoformat()} is later than now, {now.isoformat()} by the ledger's clock;"
+                " give an instant that has passed, or ask who holds it now instead"
+            )
 
     def _rows(
         self, connection: Connection, question: past.Question, key: str | None
@@ -168,6 +186,9 @@ class PastVerbs(ABC):
     ) -> Page[Hold, str]:
         """The holds that were live at `when`, each as `holder_at` gives it, by key, at most `limit` (1 to 1,000).
 
+        A `when` later than now is a `ValueError`. Where the clock went back, now is the time of what was recorded last,
+        and a lock that nothing has happened to since `when` is left out.
+
         Pass `next_after`, a key, as `after` for more. With `holder`, `key_prefix` or `under` it costs what the holds
         that these select cost, else what all holds cost, or those that have ended since `when`, whichever are fewer.
         """
@@ -195,7 +216,7 @@ def past_filter(
     return past.Filter(
         key=None if key is None else check_key(key),
         key_prefix=checked_text(key_prefix, "key_prefix"),
-        under=None if under is None else check_key(under),
+        under=check_under(under),
         holder=None if holder is None else check_holder(holder),
         since=first,
         until=beyond,
@@ -234,11 +255,3 @@ def _checked_when(when: datetime) -> datetime:
             "when must be an aware datetime, not None; holder_of tells who holds it now"
         )
     return instant
-
-
-def _refuse_what_is_to_come(when: datetime, now: datetime) -> None:
-    if when > now:
-        raise ValueError(
-            f"when={when.isoformat()} is later than now, {now.isoformat()} by the ledger's clock;"
-            " give an instant that has passed, or ask holder_of or current_holders"
-        )

@@ -13,7 +13,7 @@ from lockledger.adapters.store import EventStore
 from lockledger.domain.errors import shown
 from lockledger.domain.events import EVENTS
 from lockledger.domain.holds import AuditEntry, Hold, Page
-from lockledger.domain.keys import check_holder, check_key
+from lockledger.domain.keys import check_holder, check_key, check_under
 from lockledger.domain.policy import Clock
 from lockledger.projections import audit_trail, current_holders
 
@@ -53,7 +53,7 @@ class Queries:
             self._now(),
             holder=None if holder is None else check_holder(holder),
             key_prefix=checked_text(key_prefix, "key_prefix"),
-            under=None if under is None else check_key(under),
+            under=check_under(under),
             after=checked_text(after, "after"),
             limit=checked_limit(limit) + 1,
         )
@@ -124,7 +124,7 @@ def audit_filter(
     return audit_trail.Filter(
         key=None if key is None else check_key(key),
         key_prefix=checked_text(key_prefix, "key_prefix"),
-        under=None if under is None else check_key(under),
+        under=check_under(under),
         holder=None if holder is None else check_holder(holder),
         actor=None if actor is None else check_holder(actor, what="actor"),
         action=action,
@@ -137,7 +137,7 @@ def audit_filter(
 def checked_limit(limit: int) -> int:
     """A page's size, 1 to 1,000."""
     if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"limit must be an int, not {shown(limit)}")
+        raise TypeError(f"limit must be an int, not {shown(limit)}; give 1 to {MAX_LIMIT}")
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(
             f"limit={shown(limit)}: a page has 1 to {MAX_LIMIT} entries; follow next_after for more"
@@ -148,7 +148,9 @@ def checked_limit(limit: int) -> int:
 def checked_position(position: int) -> int:
     """A place in the ledger, 0 (before everything) and above."""
     if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"a position must be an int, not {shown(position)}")
+        raise TypeError(
+            f"a position must be an int, not {shown(position)}; give 0 for everything, or one that was told"
+        )
     if not 0 <= position < 2**63:
         raise ValueError(
             f"position {shown(position)}: positions are 0 (before everything) and above, below 2**63"
@@ -168,7 +170,7 @@ def checked_instant(instant: datetime | None, name: str) -> datetime | None:
         return instant.astimezone(UTC)
     except OverflowError:
         raise ValueError(
-            f"{name}={instant.isoformat()} is in no year from 1 to 9999 in UTC"
+            f"{name}={instant.isoformat()} is in no year from 1 to 9999 in UTC; give one that is"
         ) from None
 
 

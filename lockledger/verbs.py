@@ -264,7 +264,9 @@ class Verbs(PastVerbs):
         `metadata` is kept with each expiry; nobody acts in one, so there is no `actor`.
         """
         if isinstance(limit, bool) or not isinstance(limit, int):
-            raise TypeError(f"limit must be an int, not {shown(limit)}")
+            raise TypeError(
+                f"limit must be an int, not {shown(limit)}; give at least 1, or leave it out"
+            )
         if not 1 <= limit < 2**63:
             raise ValueError(f"limit={shown(limit)}: give at least 1, and less than 2**63")
         return self._expire_due(limit, self._door.expiry(metadata=metadata))

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Executable, RowMapping, Select, select
+from sqlalchemy import Executable, RowMapping, Select, select, union_all
 
 from lockledger.domain.holds import Hold
 from lockledger.projections import current_holders, past_statements
@@ -94,6 +94,22 @@ def changed_at(sources: Sources, lock_id: UUID) -> Select[Any]:
     """The time of a lock's newest event."""
     c = sources.current.c
     return select(c.changed_at).where(c.lock_id == lock_id)
+
+
+def newest_times(sources: Sources, ledger: str) -> Select[Any]:
+    """The latest instant of an entry of the trail, and when its last one was recorded, each by an index.
+
+    Both, since an expiry may be recorded long after its instant.
+    """
+    c = sources.trail.c
+    parts = (
+        select(c.occurred_at.label("time"))
+        .where(c.ledger == ledger)
+        .order_by(c.occurred_at.desc())
+        .limit(1),
+        select(c.recorded_at).where(c.ledger == ledger).order_by(c.position.desc()).limit(1),
+    )
+    return select(union_all(*(select(part.subquery()) for part in parts)).subquery("newest"))
 
 
 def hold_of(found: RowMapping) -> Hold:

@@ -197,7 +197,9 @@ def _unended_at(sources: Sources, form: Form, span: SpanForm) -> Select[Any]:
     """The holds of a span that were live at `when` and of which no end is recorded."""
     c, when = sources.current.c, _asked(form, "when")
     live = or_(c.expires_at.is_(None), c.expires_at > when)
-    query = _all_unended(sources, form).where(c.taken_at <= when, live)
+    # No hold was live at an instant that is still to come.
+    has_come = or_(_now(form) >= when, c.changed_at >= when)
+    query = _all_unended(sources, form).where(c.taken_at <= when, live, has_come)
     return query.where(*_further_keys(span, c.key)).order_by(c.key).limit(_AT_MOST)
 
 

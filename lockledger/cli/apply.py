@@ -8,6 +8,7 @@ import typer
 from lockledger.cli import output
 from lockledger.cli.command import command
 from lockledger.cli.given import Given
+from lockledger.cli.options import whole
 
 COUNTED: Final = (
     "LockTaken",
@@ -37,7 +38,9 @@ def apply(
     ],
     from_line: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Begin at this line, where an earlier run stopped."),
+        typer.Option(
+            metavar="N", parser=whole(1), help="Begin at this line, where an earlier run stopped."
+        ),
     ] = 1,
 ) -> None:
     """Carry out a command log, each line at its own time and in a transaction of its own.

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import typer
@@ -99,15 +98,14 @@ def export(
 
 def _format(given: Given, named: FileFormat | None, output: str | None) -> Any:
     """The format that is asked for, checked: a library that is missing is bad input."""
-    from lockledger.formats import checked_format
+    from lockledger.formats import checked_format, format_of
 
-    ending = PurePath(output or "").suffix[1:].lower()
     if named is not None:
         form = named.value
     elif output is None:
         form = "jsonl" if given.json else "csv"
     else:
-        form = ending if ending in list(FileFormat) else "csv"
+        form = format_of(output)
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise BadInput("Parquet is nothing for a terminal; name a file with --output, or redirect")
     try:

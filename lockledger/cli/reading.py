@@ -18,6 +18,7 @@ from lockledger.cli.options import (
     Under,
     Until,
     read_instant,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 AfterPosition = Annotated[
     int | None,
-    typer.Option("--after", metavar="POSITION", min=0, help="Only entries after this position."),
+    typer.Option(
+        "--after", metavar="POSITION", parser=whole(0), help="Only entries after this position."
+    ),
 ]
 
 

@@ -19,7 +19,7 @@ def decoded(text: str) -> Any:
     except RecursionError:
         raise NotStrict("it is nested too deeply") from None
     except ValueError:
-        raise NotStrict("a number in it has too many digits") from None
+        raise NotStrict("a number in it has too many digits; write it as a text") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

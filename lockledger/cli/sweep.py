@@ -16,6 +16,7 @@ from lockledger.cli.command import command, report
 from lockledger.cli.failures import BadInput
 from lockledger.cli.given import Given
 from lockledger.cli.interrupts import heard
+from lockledger.cli.options import read_seconds, whole
 
 if TYPE_CHECKING:
     from lockledger.ledger import LockLedger
@@ -34,11 +35,15 @@ def sweep(
     given: Given,
     every: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Again and again, so many seconds after each turn."),
+        typer.Option(
+            metavar="SECONDS",
+            parser=read_seconds,
+            help="Again and again, so many seconds after each turn.",
+        ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="At most so many a turn; all by default."),
+        typer.Option(metavar="N", parser=whole(1), help="At most so many a turn; all by default."),
     ] = None,
 ) -> None:
     """Record expiries that have passed, the longest due first.

@@ -14,7 +14,7 @@ from lockledger.cli import output
 from lockledger.cli.command import command
 from lockledger.cli.failures import BadInput
 from lockledger.cli.given import Given
-from lockledger.cli.options import ByHolder, KeyPrefix, Since, Under, Until, read_instant
+from lockledger.cli.options import ByHolder, KeyPrefix, Since, Under, Until, read_instant, whole
 
 if TYPE_CHECKING:
     from lockledger.domain.holds import Hold, Page
@@ -51,13 +51,14 @@ def timeline(
     holder: ByHolder = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many locks.")] = 50,
+    limit: Annotated[
+        int, typer.Option(metavar="N", parser=whole(1), help="At most so many locks.")
+    ] = 50,
     width: Annotated[
         int | None,
         typer.Option(
             metavar="COLUMNS",
-            min=_NARROWEST,
-            max=_WIDEST,
+            parser=whole(_NARROWEST, _WIDEST),
             help="The terminal's width by default.",
         ),
     ] = None,

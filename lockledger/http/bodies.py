@@ -58,6 +58,7 @@ class StrictRequest(Request):
                 body.decode(),
                 parse_constant=_finite,
                 parse_float=_finite,
+                parse_int=_whole,
                 object_pairs_hook=_object,
             )
             json.dumps(value, ensure_ascii=False).encode()
@@ -81,6 +82,14 @@ def _finite(number: str) -> float:
     if not isfinite(value := float(number)):
         raise ValueError(f"{number} is no JSON number, or too large")
     return value
+
+
+def _whole(number: str) -> int:
+    try:
+        return int(number)
+    except ValueError:
+        # Of more digits than Python converts; its own words are for whoever runs the interpreter.
+        raise ValueError("a number has too many digits; write it as a text") from None
 
 
 def _length(given: Any) -> float | datetime:

@@ -31,6 +31,13 @@ def _instant(given: object) -> datetime:
     return checked
 
 
+def _whole(given: object) -> object:
+    # pydantic by itself would also take 1_0, 1.0, +1, blanks around it, and digits of any script.
+    if isinstance(given, str) and not (given.isascii() and given.isdigit()):
+        raise PydanticCustomError("whole_number", "Input should be a whole number in plain digits")
+    return given
+
+
 def _place(after: str | None) -> str | None:
     try:
         if after is not None:
@@ -42,13 +49,19 @@ def _place(after: str | None) -> str | None:
 
 _TEXT = {"minLength": 1, "maxLength": MAX_LENGTH}
 
+_Count = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_whole)]
+
 Key = Annotated[str, Query(description="the lock's key, exactly", json_schema_extra=_TEXT)]
-Token = Annotated[int | None, Query(ge=0, lt=2**63, description="the token of the hold meant")]
+Token = Annotated[_Count | None, Query(description="the token of the hold meant")]
 
 _Exact = Annotated[str | None, Field(json_schema_extra=_TEXT)]
 _Beginning = Annotated[str | None, Field(pattern=r"^[^\x00]*$")]
 _Instant = Annotated[datetime, BeforeValidator(_instant)]
-_Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT, description="items on a page")]
+_Limit = Annotated[
+    int,
+    Field(ge=1, le=MAX_LIMIT, description="items on a page"),
+    BeforeValidator(_whole),
+]
 
 
 class HoldersQuery(BaseModel):
@@ -97,7 +110,7 @@ class AuditQuery(_Period):
         Literal["LockTaken", "LockTakenOver", "LockExtended", "LockReleased", "LockExpired"] | None
     ) = None
     extensions: bool = Field(False, description="show extensions too")
-    after: int | None = Field(None, ge=0, lt=2**63, description="`next_after` of the page before")
+    after: _Count | None = Field(None, description="`next_after` of the page before")
     limit: _Limit = 100
 
 

@@ -238,6 +238,7 @@ def test_any_other_error_comes_through_as_itself(pipeline: Pipeline) -> None:
         LockLedger("postgresql+psycopg://nobody@127.0.0.1:1/none") as unreachable,
     ):
         ScopeLocks(unreachable).take(KEY)
+    assert not pipeline.locks.is_locked(KEY)  # so the tables have been seen
     with pipeline.engine.begin() as connection:
         connection.execute(text("ALTER TABLE lockledger_events RENAME TO elsewhere"))
     with pytest.raises(ProgrammingError):

@@ -199,7 +199,7 @@ BAD_LINES = [
     (json.dumps(line(ttl=7)).replace("7}", "NaN}").encode(), "line 2 is no JSON: NaN is no JSON"),
     (
         json.dumps(line(ttl=7)).replace("7}", "9" * 5000 + "}").encode(),
-        "a number in it has too many digits",
+        "a number in it has too many digits; write it as a text",
     ),
     (line(do="release", ttl=7), "line 2 has a ttl, which a release cannot use"),
     (line(do="extend"), "line 2 cannot be carried out: an extension needs a ttl"),

@@ -87,6 +87,9 @@ def test_a_reason_takes_the_lock_over(cli: Any, option: str) -> None:
         ("2d", 172_800),
         ("1w", 604_800),
         ("45s", 45),
+        ("1.5", 1.5),
+        ("1e3", 1000),
+        (".5h", 1800),
     ],
 )
 def test_a_ttl_is_a_number_of_seconds_or_has_a_unit(cli: Any, ttl: str, seconds: float) -> None:
@@ -103,10 +106,19 @@ def test_a_ttl_may_be_an_instant_with_its_offset(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("ttl", "said"),
     [
-        ("0", "more than 0"),
+        (
+            "0",
+            "more than 0 and at most 100 years; a hold that never expires is taken without a ttl",
+        ),
         ("-5", "more than 0"),
-        ("nan", "more than 0"),
-        ("inf", "more than 0"),
+        ("1e-9", "more than 0"),
+        ("nan", "is no ttl; give seconds"),
+        ("inf", "is no ttl; give seconds"),
+        *(
+            (ttl, "is no ttl; give seconds")
+            for ttl in ("1_000", "٥", " 5", "5 ", "1_0h", "٥h", "h")
+        ),
+        ("9" * 5000, "is no ttl; give seconds"),
         ("1e99", "at most 100 years"),
         ("99999d", "at most 100 years"),
         ("soon", "is no ttl; give seconds"),
@@ -165,7 +177,7 @@ def test_actor_and_metadata_are_kept(cli: Any) -> None:
         ('{"a": 1e999}', "which JSON cannot express"),
         ('{"a": "\\ud800"}', "lone surrogate"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"a": ' + "9" * 5000 + "}", "too many digits"),
+        ('{"a": ' + "9" * 5000 + "}", "has too many digits; write it as a text"),
         ('{"a": "' + "x" * 9000 + '"}', "at most 8192"),
     ],
 )

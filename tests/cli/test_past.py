@@ -89,7 +89,10 @@ def test_at_of_one_lock_says_when_nobody_held_it(told: Any) -> None:
     [
         (["2026-03-02T09:00:00"], "has no time zone"),
         (["yesterday"], "is no instant"),
-        (["2999-01-01T00:00:00Z"], "is later than now"),
+        (
+            ["2999-01-01T00:00:00Z"],
+            "give an instant that has passed, or ask who holds it now instead",
+        ),
         (["2999-01-01T00:00:00Z", "round:5"], "is later than now"),
         ([instant(0), ""], "the key '' is empty"),
         ([instant(0), "round:5", "--holder", "run:1"], "not both"),
@@ -152,7 +155,7 @@ def test_holds_can_be_narrowed(told: Any, options: list[str], found: list[str]) 
     [
         (["--since", "2026-03-02"], "has no time zone"),
         (["--since", instant(2), "--until", instant(1)], "is before since="),
-        (["--limit", "0"], "greater than or equal to 1"),
+        (["--limit", "0"], "0 is less than 1, the least that it can be"),
         (["--key", "x" * 256], "at most 255"),
     ],
 )

@@ -211,6 +211,7 @@ def test_an_answer_of_many_pages_is_whole(cli: Any, ledgers: Ledgers) -> None:
         (["audit", "--key", ""], "the key '' is empty"),
         (["audit", "--holder", " h"], "surrounded by white space"),
         (["history", ""], "the key '' is empty"),
+        (["audit", "--under", ""], "under='' is empty; leave it out, or give a key"),
         (["holders", "--limit", "0"], "--limit"),
         (["holders", "--limit", "many"], "--limit"),
         (["holders", "--key-prefix", "\udcff"], "surrogate"),
@@ -223,6 +224,36 @@ def test_bad_options_are_bad_input(cli: Any, arguments: list[str], said: str) ->
     ran = cli(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+@pytest.mark.parametrize("number", ["1_0", "٥", " 5", "5 ", "5.0", "1e1", "", "9" * 41])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["take", "k", "h", "--expected-token"],
+        ["release", "k", "h", "--token"],
+        ["holders", "--limit"],
+        ["audit", "--after"],
+        ["timeline", "--limit"],
+        ["timeline", "--width"],
+        ["sweep", "--limit"],
+        ["apply", "log.jsonl", "--from-line"],
+    ],
+    ids=" ".join,
+)
+def test_a_whole_number_is_written_in_digits(
+    lockledger: Any, arguments: list[str], number: str
+) -> None:
+    ran = lockledger(*arguments, number)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"Invalid value for '{arguments[-1]}': {number!a} is no whole number" in ran.err
+
+
+@pytest.mark.parametrize("number", ["1_0", "٥", " 5", "inf", "nan", "", "1h"])
+def test_seconds_are_a_number_as_a_person_writes_it(lockledger: Any, number: str) -> None:
+    ran = lockledger("sweep", "--every", number)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{number!a} is no number of seconds; write 600 or 1.5" in ran.err
 
 
 def test_a_schema_of_ones_own_is_used_everywhere(

@@ -170,7 +170,7 @@ def test_a_drawing_that_has_no_room_leaves_what_was_there(
         (["--output", "t.png"], "--output 't.png' ends neither in .svg nor in .html; say --format"),
         (["--format", "png"], "--format 'png': write svg or html"),
         (["--output", "t.svg", "--width", "80"], "--width is for the terminal"),
-        (["--width", "10001"], "Input should be less than or equal to 10000"),
+        (["--width", "10001"], "10001 is more than 10000, the most that it can be"),
         (["--format", "svg", "--json"], "--json and --format exclude each other"),
         (["--output", "no/t.svg"], "no/t.svg: No such file or directory"),
     ],

@@ -80,5 +80,10 @@ def test_a_clock_beyond_the_last_year_there_is_is_refused(
     company: Company, timed: LockLedger, clock: SettableClock
 ) -> None:
     clock.now = datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))
-    with unchanged(company.ledgers), pytest.raises(ValueError, match="in no year from 1 to 9999"):
+    with (
+        unchanged(company.ledgers),
+        pytest.raises(
+            ValueError, match=r"in no year from 1 to 9999 in UTC; return datetime.now\(UTC\)"
+        ),
+    ):
         timed.take("k", "run:1")

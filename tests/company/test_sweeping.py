@@ -85,7 +85,7 @@ def test_the_longest_due_come_first_and_a_limit_leaves_the_rest(
     ("limit", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (1.5, TypeError)]
 )
 def test_a_limit_is_a_count(ledger: LockLedger, limit: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error, match="give at least 1"):
         ledger.expire_due(limit)
 
 

@@ -150,6 +150,22 @@ def test_keys_beyond_the_limits_are_refused_by_every_verb(
     )
 
 
+def test_a_bad_under_is_named_by_its_own_name(ledgers: Ledgers, held: LockLedger) -> None:
+    refuse(
+        ledgers,
+        [
+            ("", InvalidKey, "^under='' is empty; leave it out, or give a key$"),
+            (" k", InvalidKey, "^under=' k' is surrounded by white space; strip it$"),
+            (5, TypeError, "^under must be a str, not int 5; write"),
+        ],
+        lambda under: held.audit_trail(under=under),
+        lambda under: held.current_holders(under=under),
+        lambda under: held.holds(under=under),
+        lambda under: held.holders_at(at(0), under=under),
+        lambda under: held.release_all(under=under, actor="user:9", reason="why"),
+    )
+
+
 def test_holders_and_actors_beyond_the_limits_are_refused_by_every_verb(
     ledgers: Ledgers, held: LockLedger
 ) -> None:
@@ -289,7 +305,10 @@ def test_pages_have_1_to_1000_entries(ledgers: Ledgers, held: LockLedger) -> Non
     refuse(ledgers, [(limit, ValueError, "1 to 1000") for limit in (0, -1, 1001, 10**9)], *calls)
     refuse(
         ledgers,
-        [(limit, TypeError, "limit must be an int") for limit in (True, None, "5", 5.0)],
+        [
+            (limit, TypeError, "limit must be an int, .*; give 1 to 1000")
+            for limit in (True, None, "5", 5.0)
+        ],
         *calls,
     )
     for call in calls:
@@ -304,7 +323,10 @@ def test_positions_and_instants_that_bound_nothing_are_refused(
         ledgers,
         [
             *[(after, ValueError, "position") for after in (-1, 2**63)],
-            *[(after, TypeError, "position must be an int") for after in ("", "1", 1.0, False)],
+            *[
+                (after, TypeError, "position must be an int, .*; give 0 for")
+                for after in ("", "1", 1.0, False)
+            ],
         ],
         held.events,
         lambda after: held.subscribe(after=after),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from typing import Any
 from unicodedata import normalize
 from uuid import UUID, uuid5
 
@@ -22,6 +23,7 @@ from lockledger.domain.keys import (
     check_holder,
     check_key,
     check_ledger_name,
+    check_under,
     lock_id,
     lock_key,
     new_holder,
@@ -352,6 +354,24 @@ def test_the_end_of_a_range_is_a_text_that_a_database_takes(
     assert second is None or second.encode()
 
 
+# trees
+
+
+def test_under_is_a_key_and_named_by_its_own_name() -> None:
+    assert check_under(None) is None
+    assert check_under("round:5") == "round:5"
+    for under, message in (
+        ("", "under='' is empty; leave it out, or give a key"),
+        (" a", "under=' a' is surrounded by white space; strip it"),
+        ("x" * 256, "has 256 characters, at most 255 are allowed"),
+    ):
+        with pytest.raises(InvalidKey) as refused:
+            check_under(under)
+        assert message in str(refused.value)
+    with pytest.raises(TypeError, match=r"under must be a str, not int 5; write str\(…\)"):
+        check_under(5)  # type: ignore[arg-type]
+
+
 # new holders
 
 
@@ -361,10 +381,27 @@ def test_a_new_holder_is_like_no_other() -> None:
     assert len(made) == 1000
     assert all(re.fullmatch(r"run:[0-9a-f]{32}", holder) for holder in made)
     assert new_holder().startswith("holder:")
-    with pytest.raises(InvalidHolder):
-        new_holder(" run")
-    with pytest.raises(InvalidHolder):
-        new_holder("x" * 223)
+    assert len(new_holder("x" * 222)) == 255
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kind", "message"),
+    [
+        ("", InvalidHolder, "the prefix '' of a holder is empty"),
+        (" run", InvalidHolder, "the prefix ' run' of a holder is surrounded by white space"),
+        ("run\n:", InvalidHolder, r"the prefix 'run\\n:' of a holder holds the control character"),
+        ("x" * 223, InvalidHolder, "of a holder has 223 characters, at most 222 are allowed"),
+        (5, TypeError, r"the prefix of a holder must be a str, not int 5; write str\(…\)"),
+        (None, TypeError, "the prefix of a holder must be a str, not NoneType None"),
+        (b"run", TypeError, "the prefix of a holder must be a str, not bytes b'run'"),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_the_prefix_of_a_new_holder_is_checked_by_itself(
+    prefix: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        new_holder(prefix)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_duration_outside_the_limits_is_refused(ttl: Ttl) -> None:
     with pytest.raises(InvalidTtl, match="more than 0 and at most 100 years") as refusal:
         check_ttl(ttl, T0)
 
-    assert "None means that the hold never expires" in str(refusal.value)
+    assert "a hold that never expires is taken without a ttl" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_the_messages_name_value_limit_and_remedy() -> None:
         check_ttl(0, T0)
     assert str(refusal.value) == (
         "a ttl of 0 seconds: it must be more than 0 and at most 100 years;"
-        " None means that the hold never expires"
+        " a hold that never expires is taken without a ttl"
     )
     with pytest.raises(InvalidTtl) as refusal:
         check_ttl(1e-7, T0)
     assert str(refusal.value) == (
         "a ttl of 1e-07: it must be more than 0 and at most 100 years, in whole microseconds;"
-        " None means that the hold never expires"
+        " a hold that never expires is taken without a ttl"
     )
     with pytest.raises(InvalidTtl) as refusal:
         check_ttl(datetime(2026, 3, 3), T0)  # noqa: DTZ001 - a naive instant is what is refused

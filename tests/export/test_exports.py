@@ -201,6 +201,37 @@ def test_an_exported_trail_is_imported_again(
     assert here == there
 
 
+def test_a_format_that_is_not_named_is_what_the_paths_name_ends_in(
+    database: Database, told: LockLedger, tmp_path: Path
+) -> None:
+    with running_loop() as loop:
+        other = asynchronous(loop, database.url, clock=lambda: T0 + timedelta(days=30))
+        for ledger in (told, other):
+            for write in (ledger.export_audit_trail, ledger.export_holds):
+                expected = {form: exported(write, form)[1] for form in FORMATS}
+                files: tuple[tuple[str | Path, Any, str], ...] = (
+                    ("trail.jsonl", None, "jsonl"),
+                    (tmp_path / "trail.Parquet", None, "parquet"),
+                    (tmp_path / "trail.csv", None, "csv"),
+                    (tmp_path / "trail.txt", None, "csv"),
+                    (tmp_path / "jsonl", None, "csv"),
+                    (tmp_path / "trail.jsonl", "csv", "csv"),
+                )
+                for file, named, form in files:
+                    path = tmp_path / file
+                    write(
+                        str(path) if isinstance(file, str) else path, format=named, overwrite=True
+                    )
+                    assert path.read_bytes() == expected[form], (file, named)
+                stream = io.BytesIO()
+                write(stream)
+                assert stream.getvalue() == expected["csv"]
+                with (tmp_path / "stream.jsonl").open("w+b") as named_stream:
+                    write(named_stream)
+                assert (tmp_path / "stream.jsonl").read_bytes() == expected["csv"]
+        other.close()
+
+
 def test_awaited(database: Database, told: LockLedger, tmp_path: Path) -> None:
     with running_loop() as loop:
         other = asynchronous(loop, database.url, clock=lambda: T0 + timedelta(days=30))

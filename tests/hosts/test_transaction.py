@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from lockledger import (
+    AsyncBoundLedger,
+    AsyncLockLedger,
     BoundLedger,
     HoldChanged,
     HoldLost,
@@ -23,9 +26,11 @@ from lockledger import (
     NotHeld,
     NotLockHolder,
 )
+from support.colours import running_loop
 from support.hosts import Host
 from support.ledgers import unchanged
 from support.verbs import BOUND
+from support.ways import async_engine
 
 Refused = tuple[type[Exception], Callable[[BoundLedger], object]]
 
@@ -405,6 +410,36 @@ def test_a_bound_ledger_goes_on_in_the_sessions_next_transaction(host: Host) -> 
 def test_what_would_skip_events_is_no_verb_of_a_transaction(host: Host, verb: str) -> None:
     assert not hasattr(BoundLedger, verb)
     assert hasattr(LockLedger, verb)
+
+
+@pytest.mark.parametrize(
+    ("verb", "remedy"),
+    [
+        ("hold", "use ledger.hold(…) around this one, and guard(…) in it"),
+        ("events", "use ledger.events(…) outside, or audit_trail(…) here"),
+        ("subscribe", "use ledger.subscribe(…) outside"),
+    ],
+)
+def test_what_is_no_verb_of_a_transaction_is_refused_with_the_remedy(
+    host: Host, verb: str, remedy: str
+) -> None:
+    engine = async_engine(host.database)
+    with running_loop() as loop, host.engine.connect() as connection:
+
+        async def using() -> AsyncBoundLedger:
+            return AsyncLockLedger(engine).using(AsyncConnection(engine))
+
+        for bound in (host.ledger.using(connection), loop.run(using())):
+            with pytest.raises(AttributeError) as refused:
+                getattr(bound, verb)
+            assert str(refused.value).startswith(f"{verb}(…) is not in a caller's transaction: it ")
+            assert str(refused.value).endswith(remedy)
+            assert not hasattr(bound, verb)
+            assert verb not in dir(bound)
+            kind = type(bound).__name__
+            with pytest.raises(AttributeError, match=f"^'{kind}' object has no attribute 'tkae'$"):
+                bound.tkae  # type: ignore[union-attr]  # noqa: B018
+        loop.run(engine.dispose())
 
 
 def test_a_closed_ledger_joins_no_transaction(host: Host) -> None:

@@ -233,6 +233,9 @@ BAD_QUERIES = {
     "limit beyond": ("/locks/holders?limit=1001", None),
     "limit no number": ("/locks/audit?limit=x", None),
     "NUL in prefix": ("/locks/holders?key_prefix=%00", None),
+    "limit with a separator": ("/locks/holders?limit=1_0", None),
+    "limit as a fraction": ("/locks/holds?limit=10.0", None),
+    "limit in other digits": ("/locks/audit?limit=%D9%A5", None),
     "NUL in after": ("/locks/holders?after=%00", None),
     "NUL in audit prefix": ("/locks/audit?key_prefix=%00", None),
     "bad under": ("/locks/holders?under=%20a", "INVALID_KEY"),
@@ -259,6 +262,8 @@ BAD_QUERIES = {
     "since before time": ("/locks/audit?since=0001-01-01T00:00:00%2B01:00", None),
     "until before time": ("/locks/holds?until=0001-01-01T00:00:00%2B01:00", None),
     "negative position": ("/locks/audit?after=-1", None),
+    "position with a separator": ("/locks/audit?after=1_0", None),
+    "position as a fraction": ("/locks/audit?after=1.0", None),
     "position beyond 64 bits": (f"/locks/audit?after={2**63}", None),
 }
 

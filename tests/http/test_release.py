@@ -84,12 +84,30 @@ def test_a_hold_that_never_was_is_told_as_lost_by_nobody(site: Site) -> None:
     assert facts(problem, "current", "actor_name") == (None, None)
 
 
-@pytest.mark.parametrize("token", ["x", "-1", "1.5", str(2**63), ""])
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("x", "-1", "1.5", str(2**63), "", "9" * 5000),
+        *("0_1", "1.0", "%2B1", "%201", "1%20", "1e0", "%D9%A1", "%C2%B9"),
+    ],
+    ids=lambda token: token[:10],
+)
 def test_a_token_that_is_none_is_422(site: Site, token: str) -> None:
     site.call("take")
 
     assert site.request("DELETE", f"{HOLD}&token={token}").status_code == 422
+    assert site.request("POST", f"{EXTENSION}&token={token}", {"ttl": 60}).status_code == 422
     assert site.ledger.is_locked("k")
+    assert site.request("DELETE", f"{HOLD}&token=01").status_code == 204
+
+
+def test_a_token_in_other_than_plain_digits_is_told_so(site: Site) -> None:
+    (fault,) = site.request("DELETE", f"{HOLD}&token=1_0").json()["detail"]
+
+    assert (fault["loc"], fault["msg"]) == (
+        ["query", "token"],
+        "Input should be a whole number in plain digits",
+    )
 
 
 # Extension.

@@ -217,6 +217,12 @@ def test_bad_input_is_422_and_changes_nothing(site: Site) -> None:
     assert not site.ledger.is_locked("k")
 
 
+def test_a_ttl_that_is_refused_is_told_in_words_for_every_face(site: Site) -> None:
+    for method, address in (("PUT", "/locks/hold?key=k"), ("POST", "/locks/hold/extension?key=k")):
+        told = site.request(method, address, {"ttl": 0}).json()["detail"]
+        assert told.endswith("; a hold that never expires is taken without a ttl")
+
+
 BAD_JSON = {
     "not a number": b'{"expected_token": NaN}',
     "a field twice": b'{"ttl": 60, "ttl": 60}',
@@ -238,6 +244,15 @@ def test_what_is_no_json_is_422(site: Site) -> None:
         answer = site.request("PUT", "/locks/hold?key=k", content=content, headers=json)
         assert answer.status_code == 422, what
     assert not site.ledger.is_locked("k")
+
+
+def test_a_number_of_too_many_digits_is_told_in_our_words(site: Site) -> None:
+    json = {"content-type": "application/json"}
+    for number in (b"9" * 5000, b"-" + b"9" * 5000):
+        content = b'{"expected_token": ' + number + b"}"
+        answer = site.request("PUT", "/locks/hold?key=k", content=content, headers=json)
+        assert "a number has too many digits; write it as a text" in answer.text
+        assert "sys." not in answer.text
 
 
 def test_an_expired_hold_does_not_block(site: Site) -> None:

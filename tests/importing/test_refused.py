@@ -188,7 +188,7 @@ def test_no_text_of_a_fault_stops_an_import(ledger: LockLedger, old: OldSystem) 
 
 
 def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: OldSystem) -> None:
-    for row in range(5):
+    for row in range(6):
         old.hold(row, row, 1, 0)
     given = [
         {"a": float("nan")},
@@ -196,10 +196,13 @@ def test_metadata_is_held_to_its_limits(ledger: LockLedger, old: OldSystem) -> N
         {"lockledger_import": 1},
         {"a": "x" * 8100},
         '{"b": 2}',
+        '{"a": ' + "9" * 5000 + "}",
     ]
     mapping = replace(old.history, metadata=lambda row: given[row["version_id"]])
     report = ledger.import_locks(mapping)
-    assert [refusal.row for refusal in report.refused] == [0, 1, 2, 3]
+    assert [refusal.row for refusal in report.refused] == [0, 1, 2, 3, 5]
+    told = "metadata holds a number with too many digits; write it as a text"
+    assert told in report.refused[-1].reason
     assert ledger.history("version:4")[0].metadata["b"] == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -120,7 +121,8 @@ def test_now_may_be_asked_for_and_nothing_later(ledger: LockLedger, clock: Setta
     assert holder_at(ledger, T0) == "run:1"
     for ask in (lambda when: ledger.holder_at("k", when), ledger.holders_at):
         with pytest.raises(
-            ValueError, match=r"is later than now, .*ask holder_of or current_holders"
+            ValueError,
+            match=r"is later than now, .*; give an instant that has passed, or ask who holds it now",
         ):
             ask(T0 + MICROSECOND)
     with pytest.raises(ValueError, match="is later than now"):
@@ -138,8 +140,40 @@ def test_a_locks_now_is_never_before_its_newest_event(
     for key, when in (("k", at(60) + MICROSECOND), ("other", at(60))):
         with pytest.raises(ValueError, match="is later than now"):
             ledger.holder_at(key, when)
+
+
+def test_a_ledgers_now_is_never_before_its_newest_event(
+    ledger: LockLedger, clock: SettableClock
+) -> None:
+    ledger.take("other", "run:1")
+    clock.set(60)
+    grant = ledger.take("k", "run:1")
+    clock.set(0)
+    ledger.take("last", "run:1")
+    # Of the others nobody can tell yet who holds them then.
+    assert list(ledger.holders_at(grant.taken_at)) == [ledger.holder_at("k", grant.taken_at)]
+    assert list(ledger.holders_at(at(60))) == list(ledger.holds(since=at(60), until=at(61)))
+    assert list(ledger.holders_at(at(60), key_prefix="o")) == []
+    assert [hold.key for hold in ledger.holders_at(T0)] == ["last", "other"]
+    with pytest.raises(ValueError, match=f"is later than now, {re.escape(at(60).isoformat())} by"):
+        ledger.holders_at(at(60) + MICROSECOND)
+
+
+def test_a_ledgers_now_is_never_before_a_sweep(ledger: LockLedger, clock: SettableClock) -> None:
+    ledger.take("k", "run:1", ttl=10)
+    clock.set(60)
+    ledger.expire_due()
+    clock.set(0)
+    assert holder_at(ledger, at(60)) is None
+    assert holder_at(ledger, at(9)) == "run:1"
     with pytest.raises(ValueError, match="is later than now"):
-        ledger.holders_at(at(60))
+        ledger.holders_at(at(60) + MICROSECOND)
+
+
+def test_in_a_ledger_without_events_now_is_the_clocks(ledger: LockLedger) -> None:
+    assert list(ledger.holders_at(T0)) == []
+    with pytest.raises(ValueError, match="is later than now"):
+        ledger.holders_at(T0 + MICROSECOND)
 
 
 def test_the_databases_clock_says_what_is_now(ledgers: Ledgers) -> None:
@@ -179,12 +213,12 @@ def test_the_sessions_time_zone_changes_nothing(ledgers: Ledgers) -> None:
         (
             datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
             ValueError,
-            "in no year from 1 to 9999",
+            "in no year from 1 to 9999 in UTC; give one that is",
         ),
         (
             datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))),
             ValueError,
-            "in no year from 1 to 9999",
+            "in no year from 1 to 9999 in UTC; give one that is",
         ),
     ],
     ids=repr,
@@ -215,7 +249,7 @@ def test_keys_holders_and_pages_are_checked_like_everywhere(ledger: LockLedger) 
     for limit in (0, 1001, -1):
         with pytest.raises(ValueError, match="1 to 1000"):
             ledger.holders_at(T0, limit=limit)
-    with pytest.raises(TypeError, match="limit must be an int"):
+    with pytest.raises(TypeError, match="limit must be an int, not True; give 1 to 1000"):
         ledger.holders_at(T0, limit=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,12 @@ class Crowded:
     ledger: LockLedger
     engine: Engine
 
-    def statement(self, ask: Ask) -> tuple[str, Any]:
-        """What the last question of `ask` sends to the database."""
+    def statement(self, ask: Ask, about: str = "lockledger_holds") -> tuple[str, Any]:
+        """What the last question of `ask` sends to the database that is about a table or column."""
         sent: list[tuple[str, Any]] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
-            if "lockledger_holds" in statement:
+            if about in statement:
                 sent.append((statement, values))
 
         event.listen(Engine, "before_cursor_execute", note)
@@ -107,17 +107,17 @@ class Crowded:
             event.remove(Engine, "before_cursor_execute", note)
         return sent[-1]
 
-    def plan(self, ask: Ask) -> str:
+    def plan(self, ask: Ask, about: str = "lockledger_holds") -> str:
         """How the database goes about it."""
         prefix = "EXPLAIN" if self.database.dialect == "postgresql" else "EXPLAIN QUERY PLAN"
-        statement, values = self.statement(ask)
+        statement, values = self.statement(ask, about)
         with self.engine.connect() as connection:
             rows = connection.exec_driver_sql(f"{prefix} {statement}", values).all()
         return "\n".join(row[-1] for row in rows)
 
-    def cost(self, ask: Ask) -> int:
+    def cost(self, ask: Ask, about: str = "lockledger_holds") -> int:
         """Pages that PostgreSQL touches, or steps that SQLite takes."""
-        statement, values = self.statement(ask)
+        statement, values = self.statement(ask, about)
         with self.engine.connect() as connection:
             if self.database.dialect == "postgresql":
                 explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
@@ -180,6 +180,22 @@ def test_every_table_is_read_by_an_index(crowded: tuple[Crowded, Crowded], ask: 
     assert "SCAN lockledger_" not in plan, plan
     assert "lockledger_events" not in plan, plan
     assert "lockledger_holds_by_" in plan, plan
+
+
+def test_the_newest_times_of_a_ledger_are_read_by_index_and_only_for_what_is_to_come(
+    crowded: tuple[Crowded, Crowded],
+) -> None:
+    small, large = crowded
+
+    def ask(ledger: LockLedger) -> None:
+        with pytest.raises(ValueError, match="is later than now"):
+            ledger.holders_at(datetime.now(UTC) + 100 * 365 * DAY)
+
+    assert "lockledger_audit_trail_by_time" in large.plan(ask, "recorded_at")
+    assert "lockledger_audit_trail_by_position" in large.plan(ask, "recorded_at")
+    assert large.cost(ask, "recorded_at") <= 1.5 * small.cost(ask, "recorded_at") + 8
+    with pytest.raises(IndexError):
+        large.statement(OF_ALL["holders_at"], "recorded_at")
 
 
 def test_a_plan_that_is_kept_for_a_list_is_one_for_its_instant(
