@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
 from sqlalchemy.util import await_only
 
+from lockledger.adapters.characters import CLIENT_ENCODING
 from lockledger.adapters.failures import translated
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE
 from lockledger.adapters.schema import SCHEMA_VERSION
@@ -334,9 +335,13 @@ def _own_engine(
         "hide_parameters": True,
         "execution_options": {OWN: True},
     }
-    if url.get_backend_name() == POSTGRESQL and _THRESHOLD in url.query:
-        options["connect_args"] = {_THRESHOLD: _threshold(url.query[_THRESHOLD])}
-        url = url.difference_update_query([_THRESHOLD])
+    if url.get_backend_name() == POSTGRESQL:
+        options["connect_args"] = arguments = dict[str, Any]()
+        if CLIENT_ENCODING not in url.query:  # else the environment's counts
+            arguments[CLIENT_ENCODING] = "utf8"
+        if _THRESHOLD in url.query:
+            arguments[_THRESHOLD] = _threshold(url.query[_THRESHOLD])
+            url = url.difference_update_query([_THRESHOLD])
     if url.get_backend_name() == SQLITE:
         queue = AsyncAdaptedQueuePool if asynchronous else QueuePool
         # The data lives in the one connection, so callers take turns.

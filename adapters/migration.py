@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
+from lockledger.adapters.characters import refuse_other_encodings
 from lockledger.adapters.identifiers import POSTGRESQL, SQLITE, effective_schema
 from lockledger.adapters.schema import (
     SCHEMA_VERSION,
@@ -44,14 +45,16 @@ def migrate(engine: Engine, *, schema: str | None = None) -> None:
     already, it only reads. On PostgreSQL a missing schema is created, and no privilege to do so is needed when it
     is there; SQLite is set to write-ahead logging for good.
 
-    Raises `SchemaMismatch` when a later release made the schema, or somebody took tables out of it; a database error comes through as itself, and
-    then nothing was changed.
+    Raises `SchemaMismatch` when a later release made the schema, or somebody took tables out of it; `ValueError` for a
+    database in an encoding that lockledger cannot use. A database error comes through as itself, and then nothing was
+    changed.
     """
     dialect = engine.dialect.name
     schema = effective_schema(dialect, schema)
     with engine.connect() as connection, _own_transactions(connection):
         # Nothing goes past SQLAlchemy, also on an engine of ours: it has to know of the transaction that it is to end.
         connection.execution_options(schema_translate_map=None, **{OWN: None}, **WHOLE_RESULTS)
+        refuse_other_encodings(connection)
         if found_version(connection, schema) != SCHEMA_VERSION:
             with _alone(), _transaction(connection, schema):
                 _upgrade(connection, schema)

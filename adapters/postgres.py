@@ -13,7 +13,14 @@ from sqlalchemy.exc import DataError
 from lockledger.adapters.encoding import StoredEvent
 from lockledger.adapters.failures import UNREADABLE_TEXT, sqlstate
 from lockledger.adapters.postgres_append import append_statement, append_values
-from lockledger.adapters.postgres_bulk import HEAD, IN_UTC, PostgresBulk, objects, tail_of
+from lockledger.adapters.postgres_bulk import (
+    HEAD,
+    IN_UTC,
+    PostgresBulk,
+    id_of,
+    objects,
+    tail_of,
+)
 from lockledger.adapters.postgres_confirmation import Confirmed, confirm, looks_at_a_snapshot
 from lockledger.adapters.postgres_scopes import around, lock_moving, lock_scopes
 from lockledger.adapters.sessions import driver_of
@@ -151,7 +158,8 @@ class PostgresEventStore(PostgresBulk):
         wanted = {"ledger": self.ledger, "after": after, "upto": upto, "limit": limit}
         rows = run(connection, self._sql["stored"], wanted)
         return [
-            (row[0], StoredEvent(row[1], row[2], row[3], row[4], bytes(row[5]))) for row in rows
+            (row[0], StoredEvent(id_of(row[1]), row[2], row[3], row[4], bytes(row[5])))
+            for row in rows
         ]
 
     def _newest(self, connection: Connection, stream: UUID) -> Tail:

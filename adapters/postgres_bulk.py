@@ -42,7 +42,7 @@ class PostgresBulk(EventStore):
         for some in _chunks(streams):
             with readable():
                 for row in run(connection, sql, {"streams": list(some)}):
-                    tails[row[0]] = tail_of(row[1:])
+                    tails[id_of(row[0])] = tail_of(row[1:])
         return tails
 
     def lock_heads(self, connection: Connection, keys: Sequence[str], *, waiting: bool) -> set[str]:
@@ -51,7 +51,7 @@ class PostgresBulk(EventStore):
         locked = set[str]()
         for some in _chunks(list(streams)):
             values = {"streams": some, "ledger": self.ledger}
-            locked |= {streams[row[0]] for row in run(connection, sql, values)}
+            locked |= {streams[id_of(row[0])] for row in run(connection, sql, values)}
         return set(keys) if waiting else locked
 
     def append_all(
@@ -107,6 +107,11 @@ class PostgresBulk(EventStore):
             ended = []
             positions += run(connection, sql, values).scalars()
         return positions
+
+
+def id_of(read: Any) -> UUID:
+    """The id as it is, also where the host lets its driver read such ids as text."""
+    return read if isinstance(read, UUID) else UUID(read)
 
 
 def tail_of(row: Sequence[Any]) -> Tail:

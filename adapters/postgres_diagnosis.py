@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from lockledger.adapters import schema as names
+from lockledger.adapters.characters import encoding_fault
 from lockledger.adapters.findings import APPEND_ONLY, Finding, history_is_protected, value
 from lockledger.adapters.identifiers import POSTGRESQL, qualified
 from lockledger.adapters.postgres_bulk import IN_UTC
@@ -36,6 +37,7 @@ def of_server(connection: Connection) -> Iterator[Finding]:
             "warning",
             "a replica: its answers may be old, and nothing can be taken or released; connect to the primary",
         )
+    yield _encodings(connection)
     yield _clocks(connection)
     if isolation == "read committed":
         yield Finding("isolation", "ok", "read committed by default")
@@ -60,6 +62,11 @@ def of_server(connection: Connection) -> Iterator[Finding]:
         )
     else:
         yield Finding("durability", "ok", "each change is on the disk when it is answered")
+
+
+def _encodings(connection: Connection) -> Finding:
+    fault = encoding_fault(connection)
+    return Finding("encoding", "fault" if fault else "ok", fault or "every character can be kept")
 
 
 def _clocks(connection: Connection) -> Finding:

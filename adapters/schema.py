@@ -24,6 +24,7 @@ from sqlalchemy import (
     table,
 )
 
+from lockledger.adapters.characters import refuse_other_encodings
 from lockledger.adapters.identifiers import (
     POSTGRESQL,
     SQLITE,
@@ -184,9 +185,12 @@ def _events(metadata: MetaData, schema: str | None, dialect_name: str) -> Table:
 def check_schema(connection: Connection, schema: str | None = None) -> None:
     """Raise `SchemaMismatch` unless the database has exactly this release's schema, with all its tables.
 
+    Raises `ValueError` where the database or the connection has an encoding that lockledger cannot use.
+
     Reads only. A missing schema is no database error, so a caller's transaction stays usable and the server logs
     nothing; a missing privilege is one, and comes through as itself.
     """
+    refuse_other_encodings(connection)
     found = found_version(connection, schema)
     if found != SCHEMA_VERSION:
         raise SchemaMismatch(

@@ -31,7 +31,6 @@ def test_the_sessions_date_style_does_not_matter(postgres_ledgers: Ledgers, styl
         {"IntervalStyle": "iso_8601", "DateStyle": "German"},
         {"extra_float_digits": "-15"},
         {"standard_conforming_strings": "off"},
-        {"client_encoding": "LATIN1"},
         {"plan_cache_mode": "force_generic_plan"},
         {"lock_timeout": "60000"},
     ],
