@@ -19,18 +19,23 @@ def encoding_fault(connection: Connection) -> str | None:
         return None
     driver: Any = connection.connection.driver_connection
     server = _told(driver, "server_encoding")
-    if server not in ("UTF8", "SQL_ASCII"):
+    if server != "SQL_ASCII" and not is_utf8(server):
         return (
             f"the database's encoding is {server}, in which keys have another order or cannot be written:"
             " lockledger needs a database made with ENCODING 'UTF8'"
         )
     client = _told(driver, CLIENT_ENCODING)
-    if client != "UTF8":
+    if not is_utf8(client):
         return (
             f"the connection's {CLIENT_ENCODING} is {client}, which does not have every character:"
             f" connect with {CLIENT_ENCODING}=utf8"
         )
     return None
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether it is one of PostgreSQL's names for UTF8; a pooler repeats the one that the client gave."""
+    return encoding.upper().replace("-", "").replace("_", "") in ("UTF8", "UNICODE")
 
 
 def refuse_other_encodings(connection: Connection) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import URL, create_engine, event, make_url
 
 from lockledger import LockLedger
+from lockledger.adapters.characters import is_utf8
 from support.databases import Database
 
 KEYS = ["a", "ÿ:1", "юг:1", "яма:1", "日本:1", "😀"]
@@ -88,6 +89,19 @@ def test_a_connection_without_every_character_is_refused_by_name(
     ):
         ledger.using(connection).take("k", "run:1")
     engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["UTF8", "utf8", "utf-8", "UTF_8", "Unicode"])
+def test_a_pooler_may_call_it_as_the_client_did(postgres_database: Database, name: str) -> None:
+    assert is_utf8(name)
+    url = make_url(postgres_database.url).update_query_dict({"client_encoding": name})
+    with LockLedger(url) as ledger:
+        assert ledger.take("日", "run:1").created
+
+
+@pytest.mark.parametrize("name", ["LATIN1", "UTF16", "SQL_ASCII", ""])
+def test_nothing_else_is_called_so(name: str) -> None:
+    assert not is_utf8(name)
 
 
 def test_a_host_may_read_ids_as_text(postgres_database: Database) -> None:
