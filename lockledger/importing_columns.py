@@ -1,7 +1,8 @@
 """What a row of a lock table says: where in it something is, and how a database's values become ours."""
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
 from string import Formatter
@@ -14,15 +15,16 @@ from lockledger.domain.holds import Metadata, plain_utc
 from lockledger.domain.keys import MAX_LENGTH
 from lockledger.domain.metadata import check_metadata
 from lockledger.domain.past_holds import IMPORT, RowId
+from lockledger.importing_values import Values
 from lockledger.projections.columns import instant_to_text
 
-Values = Mapping[str, Any]
 Value = str | Callable[[Values], Any]
 """A column's name; a text with columns in braces, `"version:{version_id}"`; or a callable that is given the row."""
 
 _FORMAT: Final = Formatter()
 _NEVER: Final = "infinity"
 """As PostgreSQL has it."""
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _LONGEST_INSTANT: Final = instant_to_text(datetime.max.replace(tzinfo=UTC))
 
 
@@ -87,6 +89,11 @@ def row_id(found: Any, number: int) -> RowId:
     if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**63:
         return int(found)
     return str(found)[:MAX_LENGTH].encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def turn_of(row: RowId) -> float | str:
+    """What orders rows by their ids: a number by its size, also one in a text."""
+    return float(row) if isinstance(row, str) and _NUMBER.fullmatch(row) else row
 
 
 def instant_of(wanted: Value | None, field: str, values: Values, zone: tzinfo | None) -> str | None:

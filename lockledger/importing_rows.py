@@ -33,7 +33,10 @@ class Refusal(BaseModel):
 
 
 class Row(NamedTuple):
-    """One row of a lock. `place` orders it in its lock, `rank` among all rows; `fault`: why it cannot be used."""
+    """One row of a lock. `place` orders it in its lock, `rank` among all rows; `fault`: why it cannot be used.
+
+    `turn` orders rows of the same place, and then their ids; those without a turn stay as they were read.
+    """
 
     key: str
     place: int | str
@@ -41,6 +44,7 @@ class Row(NamedTuple):
     id: RowId
     text: str
     fault: str | None = None
+    turn: float | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +97,17 @@ class Spool:
         self._connection = connection
         self.count = 0
         connection.execute(
-            "CREATE TABLE rows (key TEXT, place, number INTEGER, rank, id, text TEXT, fault TEXT)"
+            "CREATE TABLE rows (key TEXT, place, turn, number INTEGER, rank, id, text TEXT, fault TEXT)"
         )
 
     def fill(self, rows: Iterable[Row | Refusal], refuse: Callable[[Refusal], None]) -> None:
         """Keeps all rows, but for those that belong to no lock."""
         self._connection.executemany(
-            "INSERT INTO rows (key, place, number, rank, id, text, fault) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO rows (key, place, rank, id, text, fault, turn, number)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             self._kept(rows, refuse),
         )
-        self._connection.execute("CREATE INDEX by_lock ON rows (key, place, number)")
+        self._connection.execute("CREATE INDEX by_lock ON rows (key, place, turn, number)")
 
     def _kept(
         self, rows: Iterable[Row | Refusal], refuse: Callable[[Refusal], None]
@@ -112,14 +117,15 @@ class Spool:
             if isinstance(row, Refusal):
                 refuse(row)
             else:
-                yield row.key, row.place, self.count, row.rank, row.id, row.text, row.fault
+                yield *row, self.count
 
     def lives(self) -> Iterator[Life]:
         """The locks, the one with the lowest rank first."""
         keys = self._connection.execute("SELECT key FROM rows GROUP BY key ORDER BY min(rank), key")
         for (key,) in keys:
             rows = self._connection.execute(
-                "SELECT key, place, rank, id, text, fault FROM rows WHERE key = ? ORDER BY place, number",
+                "SELECT key, place, rank, id, text, fault, turn FROM rows WHERE key = ?"
+                " ORDER BY place, turn, CASE WHEN turn IS NOT NULL THEN id END, number",
                 (key,),
             )
             yield Life(key, [Row(*row) for row in rows])

@@ -11,20 +11,13 @@ from typing import Any, ClassVar, Final, cast
 from sqlalchemy import (
     URL,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
     MetaData,
     Table,
-    Text,
-    TypeDecorator,
     create_engine,
-    func,
     inspect,
     make_url,
     select,
-    text,
-    type_coerce,
 )
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -42,17 +35,18 @@ from lockledger.domain.past_holds import IMPORT, PastHold, RowId, Unfit, events_
 from lockledger.domain.reasons import check_reason
 from lockledger.importing_columns import (
     Value,
-    Values,
     checked_zone,
     columns_of,
     instant_of,
     metadata_of,
     row_id,
     text_of,
+    turn_of,
     value_of,
     why,
 )
 from lockledger.importing_rows import Origin, Refusal, Row, Told
+from lockledger.importing_values import Values, forgiving_driver, readable, values_in
 from lockledger.projections.columns import json_to_text
 
 Database = str | URL | Engine | Connection | AsyncEngine | AsyncConnection | None
@@ -158,15 +152,16 @@ class TableOrigin(Origin):
         with _opened(self._database, self._own) as (connection, streams):
             table = self._table(connection)
             query = select(
-                *(_readable(each, connection).label(each.key) for each in self._wanted(table))
+                *(readable(each, connection).label(each.key) for each in self._wanted(table))
             )
             options = {"stream_results": True, "yield_per": _PAGE} if streams else {}
-            found = connection.execute(query, execution_options=options)
-            try:
-                for number, values in enumerate(found, 1):
-                    yield self._row(cast(Values, values._mapping), number)
-            finally:
-                found.close()
+            with forgiving_driver(connection):
+                found = connection.execute(query, execution_options=options)
+                try:
+                    for number, row in enumerate(found, 1):
+                        yield self._row(values_in(row), number)
+                finally:
+                    found.close()
 
     def told(
         self,
@@ -228,27 +223,29 @@ class TableOrigin(Origin):
         return list(table.c) if every else [table.c[name] for name in names]
 
     def _row(self, values: Values, number: int) -> Row | Refusal:
-        row = row_id(None, number)
         try:
             key = check_key(text_of(self._mapping.key, "key", values))
-            row = self._id(values, number, key)
         except (LockLedgerError, TypeError, ValueError) as fault:
-            return Refusal(row=self._id(values, number, None), key=None, reason=why(fault))
+            row, _ = self._id(values, number, None)
+            return Refusal(row=row, key=None, reason=why(fault))
+        row, turn = self._id(values, number, key)
         try:
             facts = self._facts(values, row)
         except (LockLedgerError, TypeError, ValueError) as fault:
-            return Row(key, "", "", row, "", why(fault))
+            return Row(key, "", "", row, "", why(fault), turn)
         taken_at = facts["taken_at"]
         ends = [facts[name] for name in ("expires_at", "ended_at") if facts.get(name) is not None]
-        return Row(key, taken_at + min(ends, default=_UNENDED), taken_at, row, json_to_text(facts))
+        place = taken_at + min(ends, default=_UNENDED)
+        return Row(key, place, taken_at, row, json_to_text(facts), turn=turn)
 
-    def _id(self, values: Values, number: int, key: str | None) -> RowId:
-        if self._mapping.row is None:
-            return row_id(key, number)
+    def _id(self, values: Values, number: int, key: str | None) -> tuple[RowId, float | str | None]:
+        """The row's id, and its turn among rows of the same instants: none where it has no id."""
         try:
-            return row_id(value_of(self._mapping.row, "row", values), number)
+            found = key if self._mapping.row is None else value_of(self._mapping.row, "row", values)
+            row = row_id(found, number)
         except (TypeError, ValueError):
-            return row_id(None, number)
+            found, row = None, row_id(None, number)
+        return row, None if found is None else turn_of(row)
 
     def _facts(self, values: Values, row: RowId) -> dict[str, Any]:
         """What a `PastHold` is made of, as JSON can keep it."""
@@ -277,32 +274,6 @@ def _checked_source(name: str) -> str:
         return check_holder(name)
     except LockLedgerError as fault:
         raise ValueError(f"source={shown(name)}: {fault}") from None
-
-
-class _ReadableInstant(TypeDecorator[Any]):
-    """An instant as text, or whatever else stands in its column: then that is the fault of its row only."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        try:
-            return datetime.fromisoformat(value)
-        except (TypeError, ValueError):
-            return value
-
-
-def _readable(column: Any, connection: Connection) -> Any:
-    """The column as it is selected; SQLite keeps anything in any column, and PostgreSQL instants of no calendar of ours."""
-    if not isinstance(column.type, DateTime):
-        return column
-    if connection.dialect.name == SQLITE:
-        return type_coerce(column, _ReadableInstant())
-    if connection.dialect.name == POSTGRESQL:  # in ISO 8601 whatever the session's date style
-        return type_coerce(
-            func.pg_catalog.to_json(column).op("#>>")(text("'{}'::text[]")), _ReadableInstant()
-        )
-    return column
 
 
 def _hold(row: Row) -> PastHold:
