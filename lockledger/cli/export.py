@@ -14,6 +14,7 @@ from lockledger.cli.failures import BadInput
 from lockledger.cli.given import Given
 from lockledger.cli.options import ByHolder, KeyPrefix, Since, Under, Until, read_instant
 from lockledger.cli.past import ByKey
+from lockledger.cli.streams import only_printing
 
 _SECONDS_BETWEEN_DRAWINGS: Final = 0.2
 
@@ -89,7 +90,7 @@ def export(
         raise BadInput(f"{' and '.join(narrowed)}: only for the audit; leave it out for holds")
     form = _format(given, file_format, output)
     began = time.monotonic()
-    with given.opened() as ledger, _drawn(output) as progress:
+    with only_printing(output is None), given.opened() as ledger, _drawn(output) as progress:
         write = ledger.export_audit_trail if what is What.AUDIT else ledger.export_holds
         where = sys.stdout.buffer if output is None else output
         count = write(where, format=form, overwrite=overwrite, progress=progress, **wanted)

@@ -10,11 +10,17 @@ TAMPERED: Final = 3
 DATABASE: Final = 4
 FAULT: Final = 70
 """A fault of lockledger itself, with a traceback; never taken for a refusal."""
+UNWRITTEN: Final = 74
+"""Standard output did not take the answer."""
 INTERRUPTED: Final = 130
 
 
 class BadInput(ValueError):
     """What the user gave cannot be used; says why, and what to give instead."""
+
+
+class Unwritten(Exception):
+    """The answer could not be written; says whether there was more to do than to print it."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -25,6 +31,8 @@ def exit_code(error: BaseException) -> int:
 
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(error, Unwritten):
+        return UNWRITTEN
     if isinstance(
         error, errors.LockedByOther | errors.HoldChanged | errors.NotHolding | errors.NotLockable
     ):

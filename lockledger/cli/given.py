@@ -132,7 +132,10 @@ def place(url: "URL") -> str:
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     host = url.host or url.query.get("host") or ""
-    port = "" if url.port is None else f":{url.port}"
+    port_number = url.port or url.query.get("port")
+    port = f":{port_number}" if port_number else ""
+    if isinstance(host, str) and host.startswith("/"):  # a socket, which is no host in a URL
+        return f"postgresql://{port}/{url.database or ''}?host={host}"
     return f"postgresql://{host}{port}/{url.database or ''}"
 
 

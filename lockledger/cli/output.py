@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TextIO
@@ -38,23 +37,15 @@ def _json_escaped(match: re.Match[str]) -> str:
     return escaped if escaped == match[0] else json.dumps(match[0])[1:-1]
 
 
-def prepare() -> None:
-    """Lets text that the terminal's encoding does not have come out escaped instead of failing half-way."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def print_json(value: Any, stream: TextIO | None = None) -> None:
     """One JSON value on a line of its own, on standard output unless told."""
-    stream = stream or sys.stdout
+    stream = sys.stdout if stream is None else stream
     print(json_text(value) if speaks_unicode(stream) else json.dumps(value), file=stream)
 
 
 def message(text: str) -> None:
     """A line for the person, on standard error; when nobody reads that, the exit code still tells."""
-    with suppress(BrokenPipeError):
-        print(f"lockledger: {safe(text)}", file=sys.stderr)
+    print(f"lockledger: {safe(text)}", file=sys.stderr)
 
 
 def speaks_unicode(stream: TextIO) -> bool:

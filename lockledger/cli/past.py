@@ -25,8 +25,8 @@ AfterKey = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to the program."""
-    command(app, "holds")(holds)
-    command(app, "at")(at)
+    command(app, "holds", only_prints=True)(holds)
+    command(app, "at", only_prints=True)(at)
 
 
 def holds(

@@ -11,22 +11,22 @@ from lockledger.cli import (
     holding,
     import_,
     migrate,
-    output,
     past,
     proving,
     reading,
     rebuild,
+    streams,
     sweep,
     timeline,
 )
-from lockledger.cli.command import Database, Ledger, NamesOption, Schema
-from lockledger.cli.failures import INTERRUPTED
+from lockledger.cli.command import Database, Ledger, NamesOption, Schema, settled
+from lockledger.cli.failures import DONE, INTERRUPTED
 from lockledger.cli.given import Given
 
 app = typer.Typer(
     name="lockledger",
     help="Business locks as immutable events: who holds what, since when and why.",
-    epilog="Exit codes: 0 done, 1 refused, 2 bad input, 3 tampered ledger, 4 database, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 refused, 2 bad input, 3 tampered ledger, 4 database, 74 answer not written, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -75,7 +75,11 @@ def given_before(
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs one command and gives its exit code; `None`: the process's own arguments."""
-    output.prepare()
+    with streams.dependable():
+        return _ran(arguments) or settled(Given(), DONE)  # help, too, may find a full disk
+
+
+def _ran(arguments: list[str] | None) -> int:
     try:
         app(args=arguments, prog_name="lockledger")
     except SystemExit as end:

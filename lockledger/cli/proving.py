@@ -60,11 +60,13 @@ def checkpoint(
 ) -> None:
     """Write down a hash over all events so far, to be kept elsewhere and given to `verify` later."""
     from lockledger.cli.output import print_json, safe
+    from lockledger.cli.streams import only_printing
 
     with given.opened() as ledger:
         made = ledger.checkpoint()
     if file is None:
-        print(made.to_json(), end="")
+        with only_printing():
+            print(made.to_json(), end="")
         return
     _write(Path(file), made.to_json())
     if given.json:

@@ -34,9 +34,9 @@ AfterPosition = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to the program."""
-    command(app, "holders")(holders)
-    command(app, "history")(history)
-    command(app, "audit")(audit)
+    command(app, "holders", only_prints=True)(holders)
+    command(app, "history", only_prints=True)(history)
+    command(app, "audit", only_prints=True)(audit)
 
 
 def holders(

@@ -15,6 +15,7 @@ from lockledger.cli.command import command
 from lockledger.cli.failures import BadInput
 from lockledger.cli.given import Given
 from lockledger.cli.options import ByHolder, KeyPrefix, Since, Under, Until, read_instant, whole
+from lockledger.cli.streams import only_printing
 
 if TYPE_CHECKING:
     from lockledger.domain.holds import Hold, Page
@@ -95,17 +96,18 @@ def timeline(
         names = ledger.display_names(_people(found))
     if left_out:
         output.message(f"{left_out.what} are not shown; {left_out.remedy}")
-    if drawing is not None:
-        _write(given, _drawn(given, drawing, found, wanted, names, left_out), found, file)
-    elif given.json:
-        from lockledger.cli.answers import hold_facts, named
+    with only_printing(file is None):
+        if drawing is not None:
+            _write(given, _drawn(given, drawing, found, wanted, names, left_out), found, file)
+        elif given.json:
+            from lockledger.cli.answers import hold_facts, named
 
-        for hold in found:
-            output.print_json(named(given, hold_facts(hold), names))
-    elif found:
-        period = wanted["since"], wanted["until"]
-        for line in _picture(found, *period, names, width or _terminal_width()):
-            print(line)
+            for hold in found:
+                output.print_json(named(given, hold_facts(hold), names))
+        elif found:
+            period = wanted["since"], wanted["until"]
+            for line in _picture(found, *period, names, width or _terminal_width()):
+                print(line)
 
 
 def _form_of(file: str | None, form: str | None) -> Format | None:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
+from lockledger.cli.given import place
 from lockledger.cli.output import json_text, padded, print_table, safe, width
 
 UNSAFE = [
@@ -75,3 +77,23 @@ def test_keys_holders_and_reasons_come_out_escaped(cli: Any) -> None:
         assert character not in everything + ran.err
     assert r"k\u202ecod.exe" in cli("holders").out
     assert cli("holders", "--json").json["key"] == trick
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a.db", "a.db"),
+        ("postgresql://u:secret@server/db", "postgresql://server/db"),
+        ("postgresql://u@server:5433/db?sslmode=require", "postgresql://server:5433/db"),
+        ("postgresql:///db", "postgresql:///db"),
+        ("postgresql:///db?host=server&port=5433", "postgresql://server:5433/db"),
+        (
+            "postgresql+psycopg://u:secret@/db?host=/var/run/postgresql&sslmode=disable",
+            "postgresql:///db?host=/var/run/postgresql",
+        ),
+        ("postgresql://u@:5433/db?host=/run/pg", "postgresql://:5433/db?host=/run/pg"),
+        ("postgresql:///db?host=/run/pg&port=5433", "postgresql://:5433/db?host=/run/pg"),
+    ],
+)
+def test_a_database_is_named_so_that_it_can_be_given_again(url: str, shown: str) -> None:
+    assert place(make_url(url)) == shown

@@ -19,12 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockledger import LockLedger
+from support.company import until
 from support.databases import Database
+from support.tampering import tamper
 
 Process = Callable[..., subprocess.CompletedProcess[str]]
 LINES = 3000
@@ -271,9 +275,205 @@ def test_output_that_cannot_be_written_is_an_error(
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert ran.returncode == 2
+    assert (ran.returncode, ran.stderr) == (
+        74,
+        "lockledger: the answer could not be written: No space left on device\n",
+    )
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """A pipe whose reader has gone away."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def unread_run(unread: int, *arguments: str, **environment: str) -> tuple[int, str]:
+    """The exit code and standard error of a command whose output nobody reads."""
+    ran = subprocess.run(
+        [*LOCKLEDGER, *arguments],
+        stdout=unread,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return ran.returncode, ran.stderr
+
+
+def redirected(how: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command under a shell that redirects it."""
+    command = ["sh", "-c", f'exec "$@" {how}', "sh", *LOCKLEDGER, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("command", ["verify", "doctor", "rebuild"])
+def test_a_fault_that_nobody_reads_keeps_its_exit_code(
+    sqlite_database: Database, process: Process, unread: int, command: str, form: list[str]
+) -> None:
+    url = sqlite_database.url
+    process("take", "k", "run:1", "--database", url)
+    tamper(sqlite_database, "UPDATE lockledger_events SET state = replace(state, 'run:1', 'run:2')")
+    code, said = unread_run(unread, command, *form, "--database", url)
+    assert code == 3
+    assert "Traceback" not in said
+    assert "written" not in said
+
+
+@pytest.mark.parametrize(
+    "command", ["holders", "holds", "audit", "history k", "timeline", "export audit", "checkpoint"]
+)
+def test_a_list_that_nobody_reads_ends_with_0(
+    sqlite_database: Database, process: Process, unread: int, command: str
+) -> None:
+    process("take", "k", "h", "--database", sqlite_database.url)
+    ran = unread_run(unread, *command.split(), "--database", sqlite_database.url)
+    assert ran == (0, "")
+
+
+def test_help_that_nobody_reads_ends_with_0(unread: int) -> None:
+    assert unread_run(unread, "--help") == (0, "")
+    assert unread_run(unread, "take", "--help") == (0, "")
+
+
+def test_an_import_goes_on_when_nobody_reads_of_its_refusals(
+    sqlite_database: Database, unread: int
+) -> None:
+    assert sqlite_database.path is not None
+    with sqlite3.connect(sqlite_database.path) as connection:
+        connection.execute("CREATE TABLE old (k TEXT, h TEXT, t TEXT)")
+        connection.executemany(
+            "INSERT INTO old VALUES (?, ?, ?)",
+            [("a", "h", "never"), ("b", "h", "2024-05-14T08:00:00Z")],
+        )
+    columns = [f"--column={fact}" for fact in ("key=k", "holder=h", "taken_at=t")]
+    code, said = unread_run(
+        unread,
+        *("import", "--table=old", "--shape=live", *columns, "--database", sqlite_database.url),
+        PYTHONUNBUFFERED="1",
+    )
+    assert (code, said.count("\n")) == (0, 1)
+    with LockLedger(sqlite_database.url) as ledger:
+        assert [hold.key for hold in ledger.current_holders()] == ["b"]
+
+
+def test_a_sweep_goes_on_when_nobody_reads(sqlite_database: Database, unread: int) -> None:
+    def expired() -> list[str]:
+        return [entry.key for entry in ledger.audit_trail(action="LockExpired")]
+
+    with LockLedger(sqlite_database.url) as ledger:
+        sweeping = subprocess.Popen(
+            [*LOCKLEDGER, "sweep", "--every", "0.1", "--database", sqlite_database.url],
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            ledger.take("a", "h", ttl=timedelta(milliseconds=1))
+            until(lambda: expired() == ["a"], "the first turn")
+            ledger.take("b", "h", ttl=timedelta(milliseconds=1))
+            until(lambda: expired() == ["a", "b"], "another turn")
+        finally:
+            sweeping.send_signal(signal.SIGTERM)
+            _, said = sweeping.communicate(timeout=60)
+    assert sweeping.returncode == 0
+    assert said.startswith("lockledger: ended; 2 expiries recorded")
+
+
+def test_a_change_whose_answer_cannot_be_written_is_told_to_be_done(
+    sqlite_database: Database, process: Process
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    given = ["--database", sqlite_database.url]
+    told = "the answer could not be written: No space left on device; the command itself was carried out"
+    ran = redirected(">/dev/full", "take", "k", "h", *given)
+    assert (ran.returncode, ran.stderr) == (74, f"lockledger: {told}\n")
+    assert json.loads(process("holders", "--json", *given).stdout)["key"] == "k"
+    ran = redirected(">/dev/full", "take", "k", "other", *given)
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    ran = redirected(">/dev/full", "release", "k", "h", "--json", *given)
+    assert ran.returncode == 74
+    assert json.loads(ran.stderr) == {"error": "Unwritten", "message": told}
+    assert process("holders", *given).stdout == ""
+    assert redirected("2>/dev/full", "take", "k", "h", *given).returncode == 0
+
+
+def test_an_answer_that_cannot_be_written_hides_no_fault(
+    sqlite_database: Database, process: Process
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    process("take", "k", "run:1", "--database", sqlite_database.url)
+    tamper(sqlite_database, "UPDATE lockledger_events SET state = replace(state, 'run:1', 'run:2')")
+    ran = redirected(">/dev/full", "verify", "--database", sqlite_database.url)
+    assert ran.returncode == 3
     assert "No space left on device" in ran.stderr
-    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("how", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_fault(
+    sqlite_database: Database, process: Process, tmp_path: Path, how: str
+) -> None:
+    given = ["--database", sqlite_database.url]
+    commands = [
+        (["take", "k", "h"], 0),
+        (["take", "k", "other"], 1),
+        (["take", "k", "other", "--json"], 1),
+        (["holders"], 0),
+        (["verify"], 0),
+        (["export", "audit"], 0),
+        (["export", "audit", "--output", str(tmp_path / "audit.csv")], 0),
+        (["release", "k", "h"], 0),
+        (["holders", "--limit", "x"], 2),
+    ]
+    for command, code in commands:
+        ran = redirected(how, *command, *given)
+        assert ran.returncode == code, (command, ran.stderr)
+        assert "Traceback" not in ran.stderr
+        if code:
+            assert ran.stdout == ""
+    assert (tmp_path / "audit.csv").read_text().count("\n") == 2
+    assert process("holders", *given).stdout == ""
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    code = (
+        "import sys; from lockledger.cli.streams import dependable\n"
+        "with dependable(), open(sys.argv[1], 'w') as file: file.write(str(file.fileno()))"
+    )
+    told = tmp_path / "number"
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code, str(told)]
+    assert subprocess.run(command).returncode == 0
+    assert int(told.read_text()) > 2
+
+
+@pytest.mark.parametrize("command", ["holders --nonsense", "nonsense"])
+def test_bad_usage_that_nobody_reads_keeps_its_exit_code(unread: int, command: str) -> None:
+    assert subprocess.run([*LOCKLEDGER, *command.split()], stderr=unread).returncode == 2
+
+
+def test_a_pipe_that_another_made_non_blocking_gets_everything(
+    sqlite_database: Database, long_log: Path, process: Process
+) -> None:
+    assert process("apply", str(long_log), "--database", sqlite_database.url).returncode == 0
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    listing = subprocess.Popen(
+        [*LOCKLEDGER, "audit", "--json", "--database", sqlite_database.url],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writing)
+    with pytest.raises(subprocess.TimeoutExpired):  # until the pipe is full
+        listing.wait(timeout=3)
+    with os.fdopen(reading) as pipe:
+        assert len(pipe.readlines()) == LINES
+    _, said = listing.communicate(timeout=60)
+    assert (listing.returncode, said) == (0, "")
 
 
 def test_text_that_the_output_cannot_encode_comes_out_escaped(
