@@ -104,20 +104,24 @@ def readable(*, key: str | None = None) -> Iterator[None]:
     """Turns a row that cannot be read, since the ledger never wrote it so, into `TamperedLedger`."""
     try:
         yield
-    except DataError as fault:
-        # Not the server but the driver, which cannot read a value: an `infinity`, say.
-        if sqlstate(fault) is not None:
-            raise
-        raise TamperedLedger(key, _UNREADABLE) from fault
-    except OperationalError as fault:
-        # Not SQLite either, but its driver, which cannot read a text that is none.
-        if not str(fault.orig).startswith("Could not decode to UTF-8"):
+    except DBAPIError as fault:
+        if not _is_the_drivers(fault):
             raise
         raise TamperedLedger(key, _UNREADABLE) from fault
     except LockLedgerError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
         raise TamperedLedger(key, _UNREADABLE) from fault
+
+
+def _is_the_drivers(fault: DBAPIError) -> bool:
+    """Whether not the database but its driver failed, on a value that it cannot read."""
+    if isinstance(fault, DataError):
+        return sqlstate(fault) is None  # an `infinity`, say
+    # SQLite's, on a text that is none.
+    return isinstance(fault, OperationalError) and str(fault.orig).startswith(
+        "Could not decode to UTF-8"
+    )
 
 
 _UNREADABLE = "a row of its tables holds a value that cannot be read"

@@ -201,34 +201,30 @@ def check_schema(connection: Connection, schema: str | None = None) -> None:
 
 def refuse_missing_tables(connection: Connection, schema: str | None = None) -> None:
     """Raise `SchemaMismatch` where tables are missing although the version of the schema is right."""
+    there = _there(connection, TABLES, schema)
+    if missing := [name for name in TABLES if name not in there]:
+        where = effective_schema(connection.dialect.name, schema)
+        raise SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, schema=where, missing=missing)
+
+
+def _there(connection: Connection, tables: tuple[str, ...], schema: str | None) -> set[str]:
+    """Which of these tables there are; that one is missing is no error of the database."""
     dialect = connection.dialect.name
     if dialect == POSTGRESQL:
-        looked_up = ", ".join("pg_catalog.to_regclass(%s)" for _ in TABLES)
-        places = tuple(qualified(name, dialect, schema) for name in TABLES)
+        looked_up = ", ".join("pg_catalog.to_regclass(%s)" for _ in tables)
+        places = tuple(qualified(name, dialect, schema) for name in tables)
         row = run(connection, f"SELECT {looked_up}", places).one()
-        there = {name for name, found in zip(TABLES, row, strict=True) if found is not None}
-    else:
-        marks = ", ".join("?" for _ in TABLES)
-        looked_up = (
-            f"SELECT name FROM main.sqlite_master WHERE type = 'table' AND name IN ({marks})"
-        )
-        there = set(run(connection, looked_up, TABLES).scalars())
-    if missing := [name for name in TABLES if name not in there]:
-        where = effective_schema(dialect, schema)
-        raise SchemaMismatch(SCHEMA_VERSION, SCHEMA_VERSION, schema=where, missing=missing)
+        return {name for name, found in zip(tables, row, strict=True) if found is not None}
+    marks = ", ".join("?" for _ in tables)
+    looked_up = f"SELECT name FROM main.sqlite_master WHERE type = 'table' AND name IN ({marks})"
+    return set(run(connection, looked_up, tables).scalars())
 
 
 def found_version(connection: Connection, schema: str | None = None) -> str | None:
     """The version of the schema that the database has, `None` when it has none."""
-    dialect = connection.dialect.name
-    version_table = qualified(VERSION_TABLE, dialect, schema)
-    if dialect == POSTGRESQL:
-        looked_up, name = "SELECT pg_catalog.to_regclass(%s)", version_table
-    else:
-        looked_up = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name = ?"
-        name = VERSION_TABLE
-    if run(connection, looked_up, (name,)).scalar() is None:
+    if not _there(connection, (VERSION_TABLE,), schema):
         return None
+    version_table = qualified(VERSION_TABLE, connection.dialect.name, schema)
     versions = f"SELECT version_num FROM {version_table} ORDER BY version_num"
     found = run(connection, versions).scalars()
     return ", ".join(found) or None

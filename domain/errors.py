@@ -274,10 +274,6 @@ class OutcomeUnknown(LockLedgerError):
         )
 
 
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
 class SchemaMismatch(LockLedgerError):
     """The database's schema is missing, incomplete, older or newer than this library.
 
@@ -299,8 +295,9 @@ class SchemaMismatch(LockLedgerError):
         self.missing = tuple(missing)
         where = "" if schema is None else f" in schema {shown(schema)}"
         if missing:
-            what = f"lockledger's tables{where} are at version {found}, but {', '.join(missing)} {_is(missing)} missing"
-            remedy = f"restore {'it' if len(missing) == 1 else 'them'} from a backup"
+            are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+            what = f"lockledger's tables{where} are at version {found}, but {', '.join(missing)} {are} missing"
+            remedy = f"restore {them} from a backup"
         elif found is None:
             what, remedy = (
                 f"lockledger's tables are missing{where}",

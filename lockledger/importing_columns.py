@@ -127,26 +127,19 @@ def metadata_of(wanted: Value | None, values: Values, source: str, row: RowId) -
     value = value_of(wanted, "metadata", values)
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_int=_whole)
-        except InvalidMetadata:
-            raise
-        except (ValueError, RecursionError):
+            value = json.loads(value)
+        except (json.JSONDecodeError, RecursionError):
             raise InvalidMetadata(f"metadata {shown(value)} is no JSON") from None
+        except ValueError:  # more digits than Python converts
+            raise InvalidMetadata(
+                "metadata holds a number with too many digits; write it as a text"
+            ) from None
     plain = check_metadata(value)
     if IMPORT in plain:
         raise InvalidMetadata(f"metadata says {IMPORT!r}, which the import itself says")
     mark = {"source": source, "row": row, "when": _LONGEST_INSTANT}
     check_metadata({**plain, IMPORT: mark})
     return plain
-
-
-def _whole(number: str) -> int:
-    try:
-        return int(number)
-    except ValueError:
-        raise InvalidMetadata(
-            "metadata holds a number with too many digits; write it as a text"
-        ) from None
 
 
 def why(fault: Exception) -> str:
